@@ -11,26 +11,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from math import prod
 from typing import Any
 
 import torch
 
 from partita.graph.graph import Constant, Graph
-from partita.lowering.layout import ALIGNED
 from partita.plan.rule import ruled
 from partita.program.instruction import KEPT, Apply, Snapshot, Space, Update
 from partita.program.program import MASS, Bucket, Piece, Program, Role
 from partita.program.versions import Ledger
+from partita.runtime.flats import Views, flats_of, wholes_of
 from partita.runtime.neutral import left_out
-from partita.runtime.owned import Owned, Part, Shapes, Slice, owned_of, release
+from partita.runtime.owned import Owned, Part, Slice, owned_of
 from partita.runtime.rules import optimizer_of, schedule_of, step_at_rate, whole_groups
 from partita.runtime.scaler import Scaler
 from partita.task import Task
-from partita.tracing.convert import dense
 from partita.tracing.update_units import UpdateUnit, apart, joined, parted
-
-Views = list[torch.Tensor]
 
 
 @dataclass
@@ -150,59 +146,67 @@ def make_state(
     stages; of all stages if it runs the whole graph or none of it."""
     held = [program.graph_of(stage, graph) for stage in program.stages_of(role) or (-1,)]
     shapes = {p.name: tuple(values[p.name].shape) for part in held for p in part.parameters}
-    dtypes = {p.name: getattr(torch, p.tensor.dtype) for part in held for p in part.parameters}
     buckets = tuple(b for b in program.buckets if all(piece.parameter in shapes for piece in b.pieces))
-    parameter = _flats(tuple(b for b in buckets if b.keeps(Space.PARAMETER)), device)
-    pieces = {name: _views(flat, program.bucket[name], shapes) for name, flat in parameter.items()}
-    gradient: dict[str, list[torch.Tensor]] = {}
-    gradient_views: dict[str, list[Views]] = {}
-    acts = [i.act for i in role.instructions]
-    for b in buckets:
-        if b.name not in parameter:
-            parameter[b.name], pieces[b.name] = _absent(b, shapes, device, b.dtype)
-        for _ in range(program.slots if b.name in role.packed else 0):
-            flat, parts = (_zeros if b.keeps(Space.GRADIENT) else _absent)(b, shapes, device)
-            gradient.setdefault(b.name, []).append(flat)
-            gradient_views.setdefault(b.name, []).append(parts)
     trained = tuple(bucket for bucket in buckets if bucket.pieces)
+    flats = flats_of(buckets, role.packed, program.slots, shapes, device)
+    parameter, gradient = flats.parameter, flats.gradient
     found = {b.name: owned_of(b, rank, shapes, parameter[b.name], gradient.get(b.name, [])) for b in trained}
     owned = {name: own for name, own in found.items() if own is not None}
-    views = {b.name: pieces[b.name] for b in trained} | {name: own.views for name, own in owned.items()}
-    for bucket in trained:
-        own = None if bucket.keeps(Space.PARAMETER) else owned.get(bucket.name)
-        _fill(own.parts if own else bucket.pieces, own.views if own else pieces[bucket.name], values)
-    master = {b.name: _master(views[b.name], b.master, device) for b in trained if b.master}
-    for name, flat in master.items():
-        views[name] = shaped(flat, views[name])
-        _fill(owned[name].parts if name in owned else program.bucket[name].pieces, views[name], values)
-    leaves = {c.name: constant_of(c, device) for part in held for c in part.constants}
-    leaves |= {b.name: values[b.name].detach().clone().to(device) for part in held for b in part.buffers}
-    leaves |= _whole(trained, shapes, pieces)
-    for name in shapes:
-        if name not in leaves:
-            leaves[name] = values[name].detach().clone().to(device, dtypes[name])
+    views, master = _first_weights(trained, flats.pieces, owned, values, device)
+    leaves = _leaves(held, wholes_of(trained, shapes, flats.pieces), values, device)
     if MASS in parameter:
         parameter[MASS].fill_(1.0)
     kept = {place: _begun(place[0], program.bucket[place[1]], parameter[place[1]]) for place in program.kept(role)}
+    acts = [i.act for i in role.instructions]
     beside = {act.bucket for act in acts if isinstance(act, Apply) and act.into is Space.SERVED and not act.delta}
     views |= {name: shaped(kept[Space.SERVED, name], views[name]) for name in beside}
     optimizer = _optimizers(graph, program, task, views, owned)
     schedule = {name: schedule_of(task, one) for name, one in optimizer.items()} if task.schedule else {}
     given = [act for act in acts if isinstance(act, Snapshot) and act.to != rank]
     outbox = {(act.bucket, act.to): parameter[act.bucket].clone() for act in given}
-    lying = {act.bucket for act in acts if isinstance(act, Update) and act.part}  # gradients where backward left them
     unsure = graph.rung == "opaque"
     for act in (act for act in acts if isinstance(act, Apply) and act.bucket in gradient and unsure):
         gradient[act.bucket][0].fill_(-0.0)  # what servers add to, see `neutral`
+    lying = {act.bucket for act in acts if isinstance(act, Update) and act.part}  # gradients where backward left them
     joinable = ruled(graph, program.update).optimizer.joins and not unsure
     made = State(
-        leaves, parameter, gradient, views, gradient_views, {}, outbox, Ledger(rank), optimizer, schedule, kept,
+        leaves, parameter, gradient, views, flats.gradient_pieces, {}, outbox, Ledger(rank), optimizer, schedule, kept,
         owned=owned, master=master, scaler=Scaler(program.scaling) if master or program.scaling else None,
         joining=frozenset(optimizer) - lying if joinable else frozenset(), unsure=unsure,
     )  # fmt: skip
     for name in optimizer:
         made.arrange(name)
     return made
+
+
+def _first_weights(
+    trained: Sequence[Bucket], pieces: dict[str, Views], owned: Mapping[str, Owned], values: dict[str, torch.Tensor],
+    device: str,
+) -> tuple[dict[str, Views], dict[str, torch.Tensor]]:  # fmt: skip
+    """(the tensors of each bucket that the rank updates, masters of the weights in half precision), with the first
+    weights in them and in what is kept of the buckets."""
+    views = {b.name: pieces[b.name] for b in trained} | {name: own.views for name, own in owned.items()}
+    for bucket in trained:
+        own = None if bucket.keeps(Space.PARAMETER) else owned.get(bucket.name)
+        _fill(own.parts if own else bucket.pieces, own.views if own else pieces[bucket.name], values)
+    master = {b.name: _master(views[b.name], b.master, device) for b in trained if b.master}
+    for bucket in (b for b in trained if b.master):
+        own, flat = owned.get(bucket.name), master[bucket.name]
+        views[bucket.name] = shaped(flat, views[bucket.name])
+        _fill(own.parts if own else bucket.pieces, views[bucket.name], values)
+    return views, master
+
+
+def _leaves(
+    held: Sequence[Graph], trained: Mapping[str, torch.Tensor], values: dict[str, torch.Tensor], device: str
+) -> dict[str, torch.Tensor]:
+    """Constants, buffers and parameters of the graphs by name: those that are `trained`, and copies of all others."""
+    leaves = {c.name: constant_of(c, device) for part in held for c in part.constants}
+    leaves |= {b.name: values[b.name].detach().clone().to(device) for part in held for b in part.buffers}
+    leaves |= trained
+    for p in (p for part in held for p in part.parameters if p.name not in trained):
+        leaves[p.name] = values[p.name].detach().clone().to(device, getattr(torch, p.tensor.dtype))
+    return leaves
 
 
 def _optimizers(
@@ -223,19 +227,6 @@ def _begun(space: Space, bucket: Bucket, weights: torch.Tensor) -> torch.Tensor:
         short = space is Space.SHARED and bucket.shared
         return weights.to(getattr(torch, short or bucket.dtype), copy=True)
     return torch.zeros_like(weights)
-
-
-def _zeros(bucket: Bucket, shapes: Shapes, device: str) -> tuple[torch.Tensor, Views]:
-    flat = torch.zeros(bucket.elements, dtype=getattr(torch, bucket.sums or bucket.dtype), device=device)
-    return flat, _views(flat, bucket, shapes)
-
-
-def _absent(bucket: Bucket, shapes: Shapes, device: str, dtype: str = "") -> tuple[torch.Tensor, Views]:
-    """A flat tensor of gradients (or of `dtype`) and its pieces, without memory until it is allocated."""
-    flat = torch.empty(bucket.elements, dtype=getattr(torch, dtype or bucket.sums or bucket.dtype), device=device)
-    views = _views(flat, bucket, shapes)
-    release(flat)
-    return flat, views
 
 
 def _master(views: Views, dtype: str, device: str) -> torch.Tensor:
@@ -260,50 +251,10 @@ def rows(tensor: torch.Tensor, piece: Piece) -> torch.Tensor:
     return tensor if piece.stop < 0 else tensor[piece.start : piece.stop]
 
 
-def _flats(held: tuple[Bucket, ...], device: str) -> dict[str, torch.Tensor]:
-    """One flat tensor for each bucket, in one memory, at aligned places; adjacent where a parameter is cut into several
-    buckets, so that it is whole as well."""
-    found: dict[str, torch.Tensor] = {}
-    for dtype in dict.fromkeys(b.dtype for b in held):
-        buckets, places, end = [b for b in held if b.dtype == dtype], list[int](), 0
-        for bucket in buckets:
-            cut = any(piece.start > 0 for piece in bucket.pieces[:1])
-            places.append(end if cut else end + -end % ALIGNED)
-            end = places[-1] + bucket.elements
-        whole = torch.zeros(end, dtype=getattr(torch, dtype), device=device)
-        for bucket, place in zip(buckets, places, strict=True):
-            found[bucket.name] = whole[place : place + bucket.elements]
-    return found
-
-
 def shaped(flat: torch.Tensor, like: Views) -> Views:
     """The pieces of a flat tensor of a bucket, in the shapes of `like`."""
     parts = torch.split(flat, [view.numel() for view in like])
     return [part.view(view.shape) for part, view in zip(parts, like, strict=True)]
-
-
-def _views(flat: torch.Tensor, bucket: Bucket, shapes: Shapes) -> Views:
-    if not bucket.pieces:
-        return [flat]
-    found, at = [], 0
-    for piece in bucket.pieces:
-        shape = shapes[piece.parameter]
-        if piece.stop >= 0:
-            shape = (piece.stop - piece.start, *shape[1:])
-        found.append(flat[at : at + prod(shape)].view(shape))
-        at += prod(shape)
-    return found
-
-
-def _whole(buckets: tuple[Bucket, ...], shapes: Shapes, views: dict[str, Views]) -> dict[str, torch.Tensor]:
-    """Parameter name -> the whole parameter, over the adjacent pieces that its buckets hold."""
-    found: dict[str, torch.Tensor] = {}
-    for bucket in buckets:
-        for piece, view in zip(bucket.pieces, views[bucket.name], strict=True):
-            if piece.start == 0:
-                shape = shapes[piece.parameter]
-                found[piece.parameter] = view if piece.stop < 0 else view.as_strided(shape, dense(shape))
-    return found
 
 
 def constant_of(constant: Constant, device: str) -> torch.Tensor:
