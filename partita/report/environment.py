@@ -17,10 +17,10 @@ import psutil
 
 import partita
 from partita.cost.cache import processor_name
-from partita.units import show_bytes
+from partita.units import Seconds, show_bytes
 
 PACKAGES: Final = ("partita", "torch", "numpy", "numba", "safetensors")
-PATIENCE: Final = 5.0  # seconds for git
+GIT_TIMEOUT: Final[Seconds] = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ def commit_of(folder: Path) -> str:
 def _git(folder: Path, *words: str) -> str:
     try:
         done = subprocess.run(
-            ["git", "-C", str(folder), *words], capture_output=True, text=True, timeout=PATIENCE, check=False
+            ["git", "-C", str(folder), *words], capture_output=True, text=True, timeout=GIT_TIMEOUT, check=False
         )
     except (OSError, subprocess.TimeoutExpired):
         return ""

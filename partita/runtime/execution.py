@@ -6,7 +6,7 @@ import time
 from contextlib import nullcontext
 from dataclasses import asdict, astuple, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import psutil
 
@@ -34,7 +34,7 @@ from partita.runtime.state import State
 from partita.runtime.worker import drive
 from partita.units import Bytes, Seconds
 
-WHILE: Seconds = 10.0
+PACE_INTERVAL: Final[Seconds] = 10.0  # over which a pace is taken, at least
 
 
 @dataclass
@@ -60,7 +60,7 @@ class Reporter:
     def _pace(self, now: Seconds, round: int) -> dict[str, Any]:
         """Seconds a round, and the fastest instance of each instruction, over two rounds or more."""
         lasted, rounds = now - self.paced, round - self.since
-        if self.paced and (lasted < WHILE or rounds < 2):
+        if self.paced and (lasted < PACE_INTERVAL or rounds < 2):
             return {}
         quickest, self.rank.quickest = self.rank.quickest, {}
         first, self.paced, self.since = not self.paced, now, round
