@@ -28,6 +28,8 @@ from partita.task import Task
 from partita.telling import Tell, quiet
 from partita.tracing.capture import capture
 from partita.tracing.draws import sample_dims
+from partita.tracing.hidden_inputs import changing
+from partita.tracing.kept import put_back
 
 TOLERANCE: Final = 1e-9
 WHOLE: Final = ("exact", "delayed")  # classes whose plans train minibatches as one process does
@@ -64,16 +66,16 @@ def checked(
         parts = legs(graph, plan, cluster, steps)
         program = last_program(graph, plan, cluster)
         tell(f"training {steps} steps of {plan.name} in {precision}")
-        train = partial(
+        train = put_back(task)(partial(
             train_in_process, task, graph, plan, cluster, steps, seed=seed, precision=precision, keyed=True, order=order
-        )
+        ))  # fmt: skip
         states, _ = train()
         whole = not graph.mutations
         tell(f"training the same serially in {precision}")
         ledger, dims = ledger_of(states), sample_dims(graph)
-        serially = partial(
+        serially = put_back(task)(partial(
             serial_training, task, cluster, seed=seed, precision=precision, dims=dims, ledger=ledger, graph=graph
-        )
+        ))  # fmt: skip
         serial = serially(parts, whole=whole or bool(ledger))
         gaps = gaps_of(gathered(program, states), serial[0])
         found[precision] = largest(gaps)
@@ -112,7 +114,7 @@ def _explained(
 ) -> str:  # fmt: skip
     """Why weights are not equal, if it is known: `gaps` apart from the serial training to `straight`, which `serially`
     repeats with sums in another order, where that can be."""
-    if why := unlike_its_shares(task, program, steps, seed):
+    if why := changing(task, ("loss",)) or unlike_its_shares(task, program, steps, seed):
         return why
     if serially is None:
         return ""
@@ -172,12 +174,15 @@ def gaps_of(ours: Weights, theirs: Weights) -> dict[str, torch.Tensor]:
     A tensor that is zero up to round-off (a key's bias, whose gradient is zero in exact arithmetic) has no scale of its
     own; it is held to the largest weight of the model.
     """
-    scales = {name: float(w.detach().abs().max()) for name, w in theirs.items() if w.numel()}
+    scales = {name: float(signed(w).abs().max()) for name, w in theirs.items() if w.numel()}
     model = max(scales.values(), default=1.0)
     found = {}
     for name, scale in scales.items():
-        gap = (ours[name].detach() - theirs[name].detach()).abs() / (
-            scale if scale > TOLERANCE * model else model or 1.0
-        )
+        gap = (signed(ours[name]) - signed(theirs[name])).abs() / (scale if scale > TOLERANCE * model else model or 1.0)
         found[name] = torch.where(gap.isfinite(), gap, inf)
     return found
+
+
+def signed(weight: torch.Tensor) -> torch.Tensor:
+    """A weight's values as numbers that can be subtracted, which truth values and unsigned numbers cannot."""
+    return weight.detach() if weight.dtype.is_signed else weight.detach().double()

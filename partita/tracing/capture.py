@@ -23,6 +23,7 @@ from partita.tracing.activations import told_activations
 from partita.tracing.causal import told_causal
 from partita.tracing.convert import to_graph
 from partita.tracing.draws import with_sample_dims
+from partita.tracing.kept import put_back
 from partita.tracing.known import NeedsData
 from partita.tracing.opaque import opaque_graph
 from partita.tracing.optimizer import optimizer_spec, state_of_shapes
@@ -45,7 +46,7 @@ def capture(task: Task, *, batch: int | None = None, precision: str | None = Non
     batch, precision = batch or task.batch_size, precision or task.precision
     if precision not in PRECISIONS:
         raise TaskError(f"the precision {precision!r} is unknown; allowed are {', '.join(PRECISIONS)}")
-    with _undisturbed():
+    with _undisturbed(), put_back(task):
         return _sized(_captured(task, batch, precision, symbolic), task, precision)
 
 

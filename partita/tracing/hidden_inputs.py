@@ -24,6 +24,7 @@ from torch.utils._pytree import tree_leaves
 
 from partita.errors import CaptureError
 from partita.task import Task
+from partita.tracing.kept import kept, own_values, put_back
 from partita.tracing.prepare import build_batch, checked_model, flatten
 
 USES: Final = (
@@ -34,7 +35,6 @@ USES: Final = (
 WITHIN: Final = "_checkpoint_without_reentrant_generator"  # what a checkpoint asks; since 2.14 by another name
 GENERATORS: Final = (WITHIN, f"{WITHIN}_impl")
 THROWS: Final = 8
-PLAIN: Final = (int, float, str)
 
 
 class Varying:
@@ -52,20 +52,10 @@ for use in USES:
     setattr(Varying, f"__{use}__", _used)
 
 
-def own_values(model: nn.Module) -> dict[tuple[str, str], Any]:
-    """The plain numbers, texts and tensors (by identity) that modules keep beside parameters and buffers."""
-    return {
-        (name, key): value if type(value) in PLAIN else id(value)
-        for name, module in model.named_modules()
-        for key, value in vars(module).items()
-        if (type(value) in PLAIN or isinstance(value, torch.Tensor)) and not key.startswith("_")
-    }
-
-
 @contextmanager
-def warmed(task: Task) -> Iterator[partial[Any]]:
-    """A forward pass that can be made again and again, and was once: on fake tensors, or on real ones if the model asks
-    what is in them. In the precision in which the model is built: fake weights cannot always be cast."""
+def warmed(task: Task) -> Iterator[tuple[nn.Module, Callable[[], Any]]]:
+    """A model, and a forward pass that can be made again and again, and was once: on fake tensors, or on real ones if
+    the model asks what is in them. In the precision in which the model is built: fake weights cannot always be cast."""
     tensors, rest = flatten(build_batch(task, range(min(2, len(task.data))), task.precision))
     for mode in (FakeTensorMode(allow_non_fake_inputs=True), None):
         with mode or nullcontext(), seen_through():
@@ -78,41 +68,45 @@ def warmed(task: Task) -> Iterator[partial[Any]]:
                 once()
             except DataDependentOutputException:
                 continue
-            yield once
+            yield model, once
             return
 
 
 def check_own_values(task: Task) -> None:
-    """Raises CaptureError if numbers that a model keeps change from step to step (and not only at its first step, as a
-    cache's do), or if it reads a tensor of the step before."""
+    """Raises CaptureError for what `changing` finds."""
+    if counts := changing(task):
+        raise CaptureError(counts)
+
+
+def changing(task: Task, whose: tuple[str, ...] = ("model", "loss")) -> str:
+    """A sentence if numbers that the model or the loss keeps change from step to step (and not only at the first step,
+    as a cache's do), or if a step reads a tensor of the step before; else ""."""
     counts: tuple[str, str] | None = None
     with ExitStack() as stack:
+        stack.enter_context(put_back(task))
         try:
-            once = stack.enter_context(warmed(task))
-            model = once.args[0]
+            model, once = stack.enter_context(warmed(task))
             once()
-            before = own_values(model)
+            before = own_values(task, model)
             once()
         except Exception:  # what cannot run so was traced all the same
-            return
-        moved = [key for key, value in own_values(model).items() if before.get(key) != value]
-        left = [key for key in moved if isinstance(_own(model, key), torch.Tensor)]
+            return ""
+        places = kept(task, model)
+        values = own_values(task, model)
+        moved = [key for key, value in values.items() if key[0] in whose and before.get(key) != value]
+        left = [key for key in moved if isinstance(places[key].value, torch.Tensor)]
         counts = next((key for key in moved if key not in left), None)
-        for name, key in left:
-            setattr(model.get_submodule(name), key, Varying())
+        for key in left:
+            places[key].put(Varying())
         try:
             once()
         except Exception:  # the step reads what has been taken away, so it is part of it
             counts = counts or next(iter(left), None)
-    if counts:
-        raise CaptureError(
-            f"the model changes {'.'.join(filter(None, counts))!r} in every step, which is no buffer; keep what the "
-            "next step depends on in one"
-        )
-
-
-def _own(model: nn.Module, key: tuple[str, str]) -> Any:
-    return getattr(model.get_submodule(key[0]), key[1])
+    if not counts:
+        return ""
+    who, name = counts
+    place = "no buffer" if who == "model" else "no buffer of the model"
+    return f"the {who} changes {name!r} in every step, which is {place}; keep what the next step depends on in one"
 
 
 @contextmanager
@@ -140,7 +134,7 @@ def check_python_random(task: Task) -> None:
     """Raises CaptureError if the step depends on Python's or NumPy's random numbers; drawing some is allowed."""
     before, steps = (random.getstate(), numpy.random.get_state()), []
     try:
-        with warmed(task) as once:
+        with warmed(task) as (_, once):
             for seed in range(THROWS):
                 random.seed(seed)
                 numpy.random.seed(seed)

@@ -22,10 +22,10 @@ from partita.tracing.hidden_inputs import (
     Varying,
     check_own_values,
     check_python_random,
-    own_values,
     python_random_state,
     seen_through,
 )
+from partita.tracing.kept import own_values, put_back
 from partita.tracing.known import NeedsData
 from partita.tracing.prepare import (
     Rest,
@@ -76,6 +76,7 @@ def trace_step(task: Task, batch: int, precision: str, *, real: bool, unknown: f
     fake.changing = {id(t) for t in (*inputs, *parameters.values(), *(buffers[name] for name in unknown))}
     trainable = [name for name, p in model.named_parameters() if p.requires_grad]
     with ExitStack() as stack:
+        stack.enter_context(put_back(task))
         places = stack.enter_context(ModuleStack(model))
         stack.enter_context(_exporting())
         stack.enter_context(seen_through())
@@ -90,11 +91,11 @@ def trace_step(task: Task, batch: int, precision: str, *, real: bool, unknown: f
         for name in trainable:
             hooked(leaves[name].requires_grad_(), named[name])
         given = rest.batch([FunctionalTensor.to_functional(t) for t in inputs])
-        fake.places, before = places, own_values(model)
+        fake.places, before = places, own_values(task, model)
         with stateless._reparametrize_module(model, leaves, tie_weights=True), Fused():
             state = python_random_state()
             loss, weight = split_loss(task, task.loss(model, given))
-            drawn = python_random_state() != state
+            drawn, moved = python_random_state() != state, own_values(task, model) != before
             changed = {n: b for n, b in model.named_buffers() if n in buffers and isinstance(b, FunctionalTensor)}
             with _disable_current_modes():
                 tangent = fake.from_tensor(torch.ones((), dtype=loss.dtype))
@@ -115,7 +116,7 @@ def trace_step(task: Task, batch: int, precision: str, *, real: bool, unknown: f
         return trace_step(task, batch, precision, real=real, unknown=known)
     if drawn:
         check_python_random(task)
-    if own_values(model) != before:
+    if moved:
         check_own_values(task)
     return made
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from math import inf, nan
+from typing import Any
 
 import pytest
 import torch
@@ -12,6 +13,8 @@ from torch import nn
 from partita.recipes.catalogue import call
 from partita.runtime.assembly import train_in_process
 from partita.runtime.check import TOLERANCE, checked, difference
+from partita.task import Task
+from partita.zoo.tasks import classify
 from tests.captures import capture
 from tests.small import cluster_of, perceptron
 
@@ -62,6 +65,47 @@ def test_weights_that_are_not_numbers_differ() -> None:
     wrong = right | {"a": torch.tensor([1.0, nan])}
     assert difference(right, right) == 0.0
     assert [difference(*pair) for pair in ((wrong, right), (right, wrong), (wrong, wrong))] == [inf] * 3
+
+
+def test_weights_without_signs_are_compared() -> None:
+    right = {"a": torch.tensor([True, False]), "b": torch.tensor([3, 5], dtype=torch.uint8)}
+    assert difference(right, right) == 0.0
+    assert difference(right | {"a": torch.tensor([True, True])}, right) == 1.0
+    assert difference(right | {"b": torch.tensor([2, 5], dtype=torch.uint8)}, right) == 1 / 5
+
+
+class Switched(nn.Linear):
+    """Has a truth value among its parameters, which nothing trains."""
+
+    def __init__(self) -> None:
+        super().__init__(6, 3)
+        self.on = nn.Parameter(torch.tensor([True]), requires_grad=False)
+
+
+def test_a_frozen_truth_value_is_no_hindrance() -> None:
+    machines = cluster_of(2)
+    task = replace(perceptron(), model=Switched)
+    assert checked(task, lambda graph: call("ddp", graph, machines), machines)["equal"]
+
+
+def fading() -> Task:
+    """A loss that counts its calls, and falls with them."""
+    kept = {"calls": 0}
+
+    def loss(model: Any, batch: Any) -> Any:
+        kept["calls"] += 1
+        return classify(model, batch) / kept["calls"]
+
+    return replace(perceptron(), loss=loss)
+
+
+def test_what_a_loss_keeps_is_each_trainings_own_or_named() -> None:
+    """One process counts as the serial training does; several have one loss here, and this is said."""
+    machines, task = cluster_of(2), fading()
+    assert checked(task, lambda graph: call("single", graph, machines), machines)["equal"]
+    found = checked(task, lambda graph: call("ddp", graph, machines), machines)
+    assert not found["equal"]
+    assert "the loss changes 'kept.calls' in every step, which is no buffer of the model; keep" in found["because"]
 
 
 class Sum(nn.Module):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from functools import partial
 from typing import Any
 
 import numpy
@@ -13,6 +14,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from partita.tracing.capture import capture
+from partita.tracing.kept import own_values
 from tests.tracing.eager import difference
 from tests.tracing.models import classify, task
 
@@ -136,6 +138,89 @@ def test_a_step_that_is_another_one_the_next_time_is_not_traced(model: Any, word
     graph = capture(task("moving", model))
     assert graph.rung == "opaque"
     assert words in graph.blind
+
+
+STEPS = 0
+
+
+class Calls:
+    """A loss that is an object."""
+
+    def __init__(self) -> None:
+        self.made = 0
+
+    def __call__(self, model: Any, batch: Any) -> Any:
+        self.made += 1
+        return classify(model, batch) / self.made
+
+    def method(self, model: Any, batch: Any) -> Any:
+        return self(model, batch)
+
+
+def by_closure() -> Any:
+    calls = 0
+
+    def loss(model: Any, batch: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        return classify(model, batch) / calls
+
+    return loss
+
+
+def by_remembering() -> Any:
+    kept = {"last": torch.zeros(())}
+
+    def loss(model: Any, batch: Any) -> Any:
+        found = classify(model, batch)
+        before, kept["last"] = kept["last"], found.detach()
+        return found + 0.1 * found * before
+
+    return loss
+
+
+def by_global(model: Any, batch: Any) -> Any:
+    global STEPS
+    STEPS += 1
+    return classify(model, batch) / STEPS
+
+
+def by_argument(kept: list[int], model: Any, batch: Any) -> Any:
+    kept[0] += 1
+    return classify(model, batch) / kept[0]
+
+
+@pytest.mark.parametrize(
+    ("loss", "name"),
+    [
+        (by_closure(), "calls"),
+        (by_remembering(), "kept.last"),
+        (by_global, "STEPS"),
+        (partial(by_argument, [0]), "0"),
+        (Calls(), "made"),
+        (Calls().method, "made"),
+    ],
+    ids=["closure", "tensor", "global", "argument", "object", "method"],
+)
+def test_a_loss_that_is_another_one_the_next_time_is_not_traced(loss: Any, name: str) -> None:
+    """Capturing leaves what it keeps as it was."""
+    given = task("moving", Layers, loss)
+    before = own_values(given, Layers())
+    graph = capture(given)
+    assert graph.rung == "opaque"
+    assert f"the loss changes {name!r} in every step, which is no buffer of the model; keep" in graph.blind
+    assert own_values(given, Layers()).items() >= {k: v for k, v in before.items() if k[0] == "loss"}.items()
+
+
+def test_what_a_loss_keeps_and_does_not_change_is_no_hindrance() -> None:
+    scale, seen = {"by": 0.5, "table": torch.ones(3)}, list[Any]()
+
+    def loss(model: Any, batch: Any) -> Any:
+        found = classify(model, batch) * scale["by"]
+        seen.append(found.detach())
+        return found
+
+    assert capture(task("still", Layers, loss)).rung == "dispatch"
 
 
 @pytest.mark.parametrize("use", ["{} * b['most']", "{} if b['most'] > 2 else -{}", "{} * float(b['most'])"])
