@@ -66,10 +66,15 @@ class Shortened(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return tree_map(one, values)
 
 
+def _unlike(*given: Any) -> bool:
+    return len({leaf.dtype for leaf in tree_leaves(given) if isinstance(leaf, torch.Tensor)}) > 1
+
+
 class WholeCalls(Fused):
     """The calls that a capture keeps whole, and those that torch would refuse, or take another way, before the other
-    mode could see them: convolutions of unlike dtypes in that of the weight, and attention in `wide`, as it is captured
-    (of unlike dtypes torch refuses it; by its parts, it would widen short ones itself)."""
+    mode could see them: convolutions of unlike dtypes in that of the weight, bilinear layers of unlike dtypes in
+    `wide`, and attention in `wide`, as it is captured (of unlike dtypes torch refuses it; by its parts, it would widen
+    short ones itself)."""
 
     def __init__(self, wide: torch.dtype) -> None:
         super().__init__()
@@ -78,7 +83,7 @@ class WholeCalls(Fused):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func in CONVOLUTIONS and len(args) > 1:
             args = (args[0].to(args[1].dtype), *args[1:])
-        if func is nn.functional.scaled_dot_product_attention:
+        if func is nn.functional.scaled_dot_product_attention or (func is torch.bilinear and _unlike(args, kwargs)):
             args, kwargs = tree_map(self._widened, (args, kwargs))
         return super().__torch_function__(func, types, args, kwargs)
 

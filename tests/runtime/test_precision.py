@@ -135,6 +135,27 @@ def test_a_model_that_casts_by_itself_is_what_was_captured() -> None:
     assert (found["equal"], found["max_difference"]) == (True, 0.0)
 
 
+class Pairing(nn.Module):
+    """Bilinear layers of samples, which are wide, and of what a short layer made of them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.wide, self.mixed = nn.Linear(6, 4), nn.Bilinear(6, 6, 3), nn.Bilinear(6, 4, 3, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.wide(x, x) + self.mixed(x, input2=self.first(x))
+
+
+@pytest.mark.parametrize("plan", ["ddp(precision=bf16)", "ddp(precision=fp16,sums=fp32)"])
+def test_bilinear_layers_take_what_they_are_given(plan: str) -> None:
+    task, machines = replace(perceptron(), name="pairing", model=Pairing), cluster_of(2)
+    graph = capture(task)
+    parts = legs(graph, call(plan, graph, machines), machines, 3)
+    chosen = half_precision(task, parts, seed=0, precision="fp32", graph=graph).backward
+    assert not isinstance(chosen.__self__, Captured)
+    assert checked(task, lambda graph: call(plan, graph, machines), machines)["equal"]
+
+
 class Centred(nn.Module):
     """Looks at a running mean of what it has given."""
 
