@@ -25,7 +25,8 @@ class Row:
 
     `naive` maps the name of a simpler predictor to its step in seconds; `loss` holds (step, seconds, loss) of the first
     repeat, `losses` of every repeat; `semantics` is the class that `verify` holds the plan to, "" if not known; `over`
-    is the step predicted at other bandwidths of the narrowest link, where these were asked for.
+    is the step predicted at other bandwidths of the narrowest link, where these were asked for; `target_loss` is the
+    loss that it was to reach, if any was asked for.
     """
 
     plan: str
@@ -39,6 +40,7 @@ class Row:
     semantics: str = ""
     losses: tuple[Curve, ...] = ()
     over: tuple[tuple[BytesPerSecond, Seconds], ...] = ()
+    target_loss: float | None = None
 
 
 @dataclass(frozen=True)
@@ -68,6 +70,7 @@ def row_of(text: str, run: Any, target: float | None) -> Row:
     return Row(
         text, run.middle.timeline, measured, run.middle.naive, first.loss, reached, first.final_loss,
         semantics=run.semantics, losses=tuple(result.loss for result in run.results), over=run.over,
+        target_loss=target,
     )  # fmt: skip
 
 
@@ -152,9 +155,17 @@ def order(rows: Sequence[Row]) -> list[str]:
 
 
 def learned(rows: Sequence[Row]) -> list[str]:
-    """Which plan reached the target loss first, as one such sentence, or none."""
+    """Which plan reached the target loss first, and which did not reach it, as sentences without their full stops."""
     reached = [(row.seconds_to_target, row.plan) for row in rows if row.seconds_to_target is not None]
-    if not reached:
-        return []
-    seconds, plan = min(reached)
-    return [f"{plan} reached the target loss first, after {show_seconds(seconds)}"]
+    found = []
+    if reached:
+        seconds, plan = min(reached)
+        found.append(f"{plan} reached the target loss first, after {show_seconds(seconds)}")
+    return found + [
+        f"{row.plan} did not reach {row.target_loss:g} within {len(row.loss)} steps" for row in rows if unreached(row)
+    ]
+
+
+def unreached(row: Row) -> bool:
+    """Whether a plan ran and did not reach the loss that it was to reach."""
+    return row.target_loss is not None and bool(row.loss) and row.seconds_to_target is None

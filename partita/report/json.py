@@ -129,6 +129,7 @@ def row_body(row: Row, setting: Setting) -> dict[str, Any]:
         "naive": dict(row.naive),
         "loss": [list(point) for point in row.loss],
         "seconds_to_target": row.seconds_to_target,
+        "target_loss": row.target_loss,
         "final_loss": row.final_loss,
     }
     over = {"over": "bandwidth", "rows": [{"bandwidth": at, "step_seconds": seconds} for at, seconds in row.over]}

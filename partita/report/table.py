@@ -13,7 +13,7 @@ from partita.cluster.cluster import Device
 from partita.program.timeline import Timeline
 from partita.recipes.catalogue import Recipe
 from partita.recipes.shared import SHARED
-from partita.report.comparison import Comparison, Row, error_of
+from partita.report.comparison import Comparison, Row, error_of, unreached
 from partita.searches.exhaustive import Search
 from partita.searches.objective import money_of
 from partita.searches.sweep import Sweep
@@ -176,4 +176,6 @@ def _fall(row: Row) -> str:
     if not row.loss:
         return NOTHING
     text = f"{row.loss[0][2]:.4g} to {row.loss[-1][2]:.4g}"
+    if unreached(row):
+        return f"{text}, target not reached"
     return text if row.seconds_to_target is None else f"{text}, target after {show_seconds(row.seconds_to_target)}"

@@ -14,7 +14,7 @@ from partita.cluster.cluster import Device
 from partita.errors import OptionError
 from partita.program.timeline import Timeline
 from partita.recipes.catalogue import RECIPES
-from partita.report.comparison import Comparison, Row, verdict
+from partita.report.comparison import Comparison, Row, unreached, verdict
 from partita.report.svg import timeline_svg
 from partita.report.table import comparison_table, printable, recipes_table, refusals, search_table, timeline_table
 from partita.report.trace import write_trace
@@ -115,6 +115,18 @@ def test_the_verdict_names_the_fastest_the_bound_and_the_worst_miss() -> None:
 def test_the_verdict_of_one_plan_compares_it_with_none() -> None:
     alone = replace(comparison(), rows=(Row("ddp", None, measured()),))
     assert verdict(alone).startswith("ddp takes 400 ms a step. Waiting for messages")
+
+
+def test_a_target_that_was_not_reached_is_said() -> None:
+    """In the verdict and in the table's line; not of plans that did not run."""
+    first, *rest = comparison().rows
+    asked = replace(comparison(), rows=(replace(first, seconds_to_target=None), *rest))
+    assert "did not reach" not in verdict(asked)
+    asked = replace(asked, rows=tuple(replace(row, target_loss=-5.0) for row in asked.rows))
+    assert verdict(asked).endswith(". ddp did not reach -5 within 3 steps.")
+    assert unreached(asked.rows[0])
+    assert not unreached(asked.rows[1])
+    assert "target not reached" in " ".join(drawn(comparison_table(asked)).split())
 
 
 def test_the_verdict_of_nothing() -> None:
