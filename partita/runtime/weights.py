@@ -49,7 +49,18 @@ def load_weights(model: Any, path: Path) -> None:
                         f"{path} has {name} of shape {tuple(found[name].shape)} instead of {tuple(tensor.shape)}; "
                         "it belongs to another model"
                     )
+                if loses(found[name].dtype, tensor.dtype):
+                    raise TaskError(
+                        f"{path} has {name} in {str(found[name].dtype)[6:]} instead of {str(tensor.dtype)[6:]}, in "
+                        "which values are lost; save weights in the dtype in which the model has them"
+                    )
                 tensor.copy_(found[name])
+
+
+def loses(kept: torch.dtype, own: torch.dtype) -> bool:
+    """Whether numbers of a tensor in `own` are no longer what they were in `kept`, or after it: another precision of
+    floats rounds them, whole numbers lose their fractions."""
+    return not torch.can_cast(kept, own) or (own.is_floating_point and not kept.is_floating_point)
 
 
 def first_weights(task: Task, seed: int, init: str = "") -> Values:

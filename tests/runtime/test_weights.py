@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from torch import nn
 
 from partita.errors import TaskError
@@ -62,3 +63,28 @@ def test_files_of_another_model_are_refused(tmp_path: Path) -> None:
         load_weights(Tied(), tmp_path / "other")
     with pytest.raises(TaskError, match="holds no weights"):
         load_weights(Tied(), tmp_path / "absent")
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype", "kept"),
+    [
+        ("one.weight", torch.int64, False),
+        ("one.weight", torch.complex64, False),
+        ("norm.num_batches_tracked", torch.float32, False),
+        ("norm.num_batches_tracked", torch.int32, True),
+        ("one.weight", torch.float64, True),
+        ("one.weight", torch.bfloat16, True),
+    ],
+)
+def test_a_dtype_that_loses_values_is_refused(name: str, dtype: torch.dtype, kept: bool, tmp_path: Path) -> None:
+    model = Tied()
+    save_weights(model, tmp_path / "one")
+    found = load_file(tmp_path / "one")
+    save_file(found | {name: found[name].to(dtype)}, tmp_path / "other")
+    if kept:
+        load_weights(Tied(), tmp_path / "other")
+        return
+    with pytest.raises(
+        TaskError, match=rf"other has {name} in {str(dtype)[6:]} instead of \w+, in which values are lost"
+    ):
+        load_weights(Tied(), tmp_path / "other")
