@@ -31,7 +31,7 @@ def catalogue_text(spec: str) -> tuple[str, int] | None:
     Raises ClusterError for a suffix on a lab cluster, or for no nodes.
     """
     names = catalogue_names()
-    suffix = re.fullmatch(r"(.+)-x([0-9]{1,7})", spec)
+    suffix = re.fullmatch(r"(.+)-x([0-9]{1,99})", spec)
     base = suffix[1] if suffix and spec not in names else spec
     if base not in names:
         return None

@@ -145,6 +145,8 @@ def load_cluster(spec: str) -> Cluster:
         return read_cluster(_file_text(spec), spec)
     if found is not None:
         base, nodes = found
+        if nodes > (most := MOST_DEVICES // read_cluster(base, spec, 1).size if nodes else 0):
+            raise ClusterError(f"cluster {spec!r} asks for {nodes} nodes; give 1 to {most} behind its -x")
         return replace(read_cluster(base, spec, nodes), name=spec)
     hint = did_you_mean(spec.lower(), catalogue_names()) or f"the catalogue has {', '.join(catalogue_names())}"
     name = "a catalogue name (with -x4 behind it: four nodes)"

@@ -202,6 +202,8 @@ def test_a_wrong_file_gets_one_sentence(text: str, sentence: str) -> None:
         ("local:0", "give 1 to 1024"),
         ("local:x", "'x' devices"),
         ("h100-dgx-x0", "give one node or more"),
+        ("h100-dgx-x125001", "asks for 125001 nodes; give 1 to 125000 behind its -x"),
+        ("h100-dgx-x99999999999", "asks for 99999999999 nodes; give 1 to 125000"),
         ("lab-4x1g-x2", "take a lab cluster as it is"),
         ("missing.toml", "No such file or directory"),
     ],
