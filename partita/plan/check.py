@@ -57,8 +57,8 @@ def _mesh(plan: Plan, cluster: Cluster) -> None:
         )
     for name, length in plan.mesh.axes:
         if length < 1:
-            servers = f", and {own_servers(plan)} devices serve: ask for fewer servers" if own_servers(plan) else ""
-            raise PlanError(f"{plan.name}: mesh axis {name!r} has length {length}; 1 or more is allowed{servers}")
+            serve = _serving(plan)
+            raise PlanError(f"{plan.name}: mesh axis {name!r} has length {length}; 1 or more is allowed{serve}")
     names = [name for name, _ in plan.mesh.axes]
     if len(set(names)) < len(names):
         raise PlanError(f"{plan.name} names its mesh axes {names}; give each axis a name of its own")
@@ -68,6 +68,13 @@ def _mesh(plan: Plan, cluster: Cluster) -> None:
             raise PlanError(
                 f"{plan.name} speaks of mesh axis {axis!r}, which its mesh does not have; it has {sorted(known)}"
             )
+
+
+def _serving(plan: Plan) -> str:
+    """Which devices are left to no worker, and what to do: there may be as few servers as there can be already."""
+    serving, through = own_servers(plan), [sync.through for sync in plan.sync if isinstance(sync.through, Servers)]
+    fewer = "ask for fewer servers, or " if serving > max((t.levels for t in through), default=0) else ""
+    return f", and {serving} devices serve: {fewer}take a cluster of {serving + 1} devices or more" if serving else ""
 
 
 def _samples(plan: Plan, graph: Graph) -> None:
@@ -100,6 +107,11 @@ def _memory(plan: Plan) -> None:
     if memory.budget < 0 or memory.loss_scale < 0:
         raise PlanError(
             f"{plan.name}: budget {memory.budget:g}, loss_scale {memory.loss_scale:g}; 0 or more are allowed"
+        )
+    if memory.budget and memory.recompute is not Recompute.AUTO:
+        raise PlanError(
+            f"{plan.name} has a budget of {memory.budget:g} and recompute={memory.recompute}, which heeds none; use "
+            "recompute=auto, or leave budget out"
         )
     scaled = memory.loss_scale or memory.scale_window != Memory().scale_window
     if scaled and memory.precision is not Precision.FP16:
@@ -196,6 +208,11 @@ def _sync(plan: Plan, sync: Sync) -> None:
         _servers(plan, through)
     if isinstance(through, SharedMemory) and sync.payload is not Payload.GRADIENT:
         raise PlanError(f"{plan.name}: shared memory takes gradients, not {sync.payload}; use payload=gradient")
+    if sync.payload is Payload.ELASTIC and sync.outer.rate > 1:
+        raise PlanError(
+            f"{plan.name}: a moving rate of {sync.outer.rate:g} carries workers beyond the centre; use rate=1 or less, "
+            "or 0 for 0.9 over the number of workers"
+        )
     if sync.payload is Payload.DUAL and sync.outer.penalty <= 0:
         raise PlanError(f"{plan.name}: a penalty of {sync.outer.penalty}; multipliers need one above 0")
     _wire(plan, sync.wire)

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 from partita.cluster.cluster import Cluster
 from partita.cost.costs import Costs
+from partita.errors import PlanError
 from partita.graph.graph import Graph
 from partita.plan.plan import Plan
 from partita.plan.sync import Consistency
@@ -28,7 +29,12 @@ def softsync(
     base = ps_async(
         graph, cluster, servers=servers, own=own, bucket_bytes=bucket_bytes, microbatches=microbatches, codec=codec
     )
-    need = max(base.mesh.size // max(n, 1), 1)
+    if not 1 <= n <= max(base.mesh.size, 2):
+        raise PlanError(
+            f"softsync(n={n}) makes {n} steps of a gradient of each of the {base.mesh.size} workers on {cluster.name}; "
+            "use n from 1 to the number of workers"
+        )
+    need = max(base.mesh.size // n, 1)
     return replace(
         base, name="softsync", sync=(replace(base.sync[0], consistency=Consistency(-1, need=need, late="keep")),)
     )

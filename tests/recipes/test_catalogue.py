@@ -157,6 +157,16 @@ def test_no_code_of_a_call_is_run(graph: Graph, value: str, monkeypatch: pytest.
         ("ddp(microbatches=0)", "0 microbatches"),
         ("diloco(period=2,fragments=3)", "at most 2 fragments"),
         ("diloco(period=2,lag=2)", "a lag below it"),
+        (
+            "backup_workers(backup=3)",
+            "more than equal-4 can spare of its 3 workers; use a backup below their",
+        ),
+        ("softsync(n=4)", "of each of the 3 workers on equal-4; use n from 1 to the number of workers"),
+        ("softsync(n=0)", "softsync(n=0) makes 0 steps"),
+        ("ddp(budget=3)", "a budget of 3 and recompute=none, which heeds none; use recompute=auto"),
+        ("zero2(shard=none)", "zero2 divides state and shard=none divides none; leave shard out"),
+        ("easgd(rate=5)", "a moving rate of 5 carries workers beyond the centre; use rate=1 or less"),
+        ("ps_hierarchical(fan=3)", "4 devices serve: ask for fewer servers, or take a cluster of 5 devices or more"),
     ],
 )
 def test_a_knob_that_asks_too_much(graph: Graph, text: str, words: str) -> None:
