@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from partita import errors, recipes
-    from partita.api import apply, compare, search, simulate, train, verify
+    from partita.api import apply, compare, doctor, fit, probe, search, simulate, train, verify
     from partita.api import graph_of as capture
     from partita.cluster.cluster import Cluster
     from partita.graph.graph import Graph
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from partita.task import Task
 
 __all__ = [
-    "Cluster", "Graph", "Plan", "Task", "Timeline", "apply", "capture", "compare", "errors", "recipes", "search",
-    "simulate", "train", "verify",
+    "Cluster", "Graph", "Plan", "Task", "Timeline", "apply", "capture", "compare", "doctor", "errors", "fit", "probe",
+    "recipes", "search", "simulate", "train", "verify",
 ]  # fmt: skip
 
 PLACES: Final = {
@@ -33,6 +33,9 @@ PLACES: Final = {
     "apply": ("partita.api", "apply"),
     "capture": ("partita.api", "graph_of"),
     "compare": ("partita.api", "compare"),
+    "doctor": ("partita.api", "doctor"),
+    "fit": ("partita.api", "fit"),
+    "probe": ("partita.api", "probe"),
     "search": ("partita.api", "search"),
     "simulate": ("partita.api", "simulate"),
     "train": ("partita.api", "train"),

@@ -70,8 +70,8 @@ class Task:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "origin", _origin())
-        if not isinstance(self.name, str) or not self.name.strip():
-            raise TaskError(f"Task.name is {self.name!r}; give a name, a text")
+        if not isinstance(self.name, str) or not self.name.strip() or not self.name.isprintable():
+            raise TaskError(f"Task.name is {self.name!r}; give a name, a printable text")
         self._check_functions()
         if type(self.batch_size) is not int or self.batch_size < 1:
             raise TaskError(
@@ -83,6 +83,8 @@ class Task:
         if self.precision not in PRECISIONS:
             raise TaskError(f"Task.precision is {self.precision!r}; allowed are {', '.join(PRECISIONS)}")
         length = self._length("data")
+        if not length:
+            raise TaskError(f"Task.data of {self.name!r} holds no samples; give {self.batch_size} or more")
         if self.validation is not None and not self._length("validation"):
             raise TaskError(f"Task.validation of {self.name!r} holds no samples; give some, or None")
         if length < self.batch_size:
@@ -154,18 +156,17 @@ def refuse_while_loading() -> None:
 
 
 def _origin() -> str:
-    """`file.py:function` of the function that is making a Task, if it stands at the top level of a file and takes no
-    arguments; "" otherwise (in a notebook, a lambda)."""
+    """`file.py:function` of the nearest function that is making a Task, itself or by helpers in any file, and that
+    stands at the top level of a file and takes no arguments; "" if there is none (in a notebook, a lambda)."""
     frame = sys._getframe(2)
     while frame.f_back and frame.f_globals.get("__name__", "").split(".")[0] in ("dataclasses", "partita"):
         frame = frame.f_back
-    place, here = frame.f_code.co_filename, frame
-    while here and here.f_code.co_filename == place and Path(place).is_file():
-        code = here.f_code
-        made = getattr(here.f_globals.get(code.co_name), "__code__", None) is code
-        if made and not code.co_argcount and not code.co_kwonlyargcount:
-            return f"{Path(place).resolve()}:{code.co_name}"
-        here = here.f_back  # type: ignore[assignment]
+    while frame and frame.f_code.co_name != "<module>":  # whoever imports a module does not make what it holds
+        code = frame.f_code
+        made = getattr(frame.f_globals.get(code.co_name), "__code__", None) is code
+        if made and not code.co_argcount and not code.co_kwonlyargcount and Path(code.co_filename).is_file():
+            return f"{Path(code.co_filename).resolve()}:{code.co_name}"
+        frame = frame.f_back  # type: ignore[assignment]
     return ""
 
 

@@ -55,14 +55,17 @@ def check_plans(*plans: Any) -> None:
 
 
 def plans_given(plans: Any) -> list[Plan | str]:
-    """The plans to compare, each once. Raises PlanError where there are none, or where two that differ have the same
-    name."""
+    """The plans to compare. Raises PlanError where there are none, or where two have the same name."""
     if isinstance(plans, str | Plan) or not isinstance(plans, Sequence) or not plans:
         raise PlanError(f"the plans are {_kind(plans)}; give a list of one or more, such as ['ddp', 'pipe_sgd']")
     check_plans(*plans)
     known: dict[str, Plan | str] = {}
     for plan in plans:
         name = name_of(plan)
+        if plan in known.values():
+            raise PlanError(
+                f"the plan {name!r} is given twice; give it once, and repeat=2 (--repeat 2) to run all twice"
+            )
         if known.setdefault(name, plan) != plan:
             raise PlanError(
                 f"two plans are named {name!r}, and rows go by name; rename one: "

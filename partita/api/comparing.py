@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from traceback import walk_tb
 from typing import Any, Final
 
 from partita.api.checking import (
@@ -35,6 +36,7 @@ from partita.telling import Tell, quiet
 from partita.units import BytesPerSecond
 
 STEP_FAILS: Final = (RuntimeError, IndexError, TypeError, ValueError)  # what torch raises of a task's own code
+OURS: Final = ("partita", "torch")  # packages in which other exceptions are no fault of a task's own code
 
 
 def compare(
@@ -122,9 +124,19 @@ def verify(
         found = checked(
             loaded, lambda graph: plan_of(plan, graph, machines), machines, seed=seed, steps=steps, tell=tell
         )
-    except STEP_FAILS as error:
+    except PartitaError:
+        raise
+    except Exception as error:
+        if not isinstance(error, STEP_FAILS) and not _of_users(error):
+            raise
         raise RunError(
             f"a step of {loaded.name!r} failed ({first_line(error)}); look at its samples, and at what its code does "
             "in fp32 and in fp64; PARTITA_TRACEBACK=1 shows where"
         ) from error
     return Verdict(**found)
+
+
+def _of_users(error: Exception) -> bool:
+    """Whether an exception arose in code that is neither ours nor torch's, or that such code called."""
+    frames = (frame for frame, _ in walk_tb(error.__traceback__))
+    return any(frame.f_globals.get("__name__", "").split(".")[0] not in OURS for frame in frames)

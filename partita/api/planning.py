@@ -25,7 +25,7 @@ from partita.searches.break_even import all_break_evens, codec_baseline
 from partita.searches.exhaustive import Search
 from partita.searches.finals import finals, plainest
 from partita.searches.minibatches import over_minibatches
-from partita.searches.objective import ALLOWED
+from partita.searches.objective import ALLOWED, check_objective
 from partita.searches.steps_to_loss import StepsToLoss
 from partita.task import Task
 from partita.telling import Tell, quiet
@@ -76,6 +76,7 @@ def search(
     check_graph(graph)
     check_counts(0, top=top)
     cluster = levelled(graph, cluster_given(cluster))
+    check_objective(objective, allow, cluster)
     loaded = task if costs or source == "datasheet" else timed_task(task, cluster)
     if steps_to_loss is not None:
 

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import is_dataclass
 from itertools import chain
+from signal import SIGTERM
 from typing import Any, Final
 
 import torch
@@ -27,6 +28,7 @@ from partita.graph.tensor import DTYPE_OF
 from partita.task import Task
 
 TAKEN: Final = re.compile(rf"{TANGENT}|(input|constant)\.\d+")  # names of a graph's own values
+ENDED: Final = 128 + SIGTERM  # the exit code of a process that was told to end, which a model does not ask for
 DTYPES: Final[dict[str, torch.dtype]] = {precision: getattr(torch, name) for precision, name in DTYPE_OF.items()}
 
 
@@ -44,7 +46,15 @@ def cast(model: nn.Module, precision: str) -> nn.Module:
 def checked_model(task: Task) -> nn.Module:
     """The task's model as it builds it, in training mode as loops put it, so that what is to stay in evaluation mode
     overrides `train`. Raises TaskError for what cannot be trained."""
-    model = task.model()
+    try:
+        model = task.model()
+    except SystemExit as stop:
+        if stop.code == ENDED:
+            raise
+        raise TaskError(
+            f"Task.model of {task.name!r} left with exit code {stop.code!r} before it was done; make task.model() "
+            "return a module"
+        ) from stop
     if not isinstance(model, nn.Module):
         raise TaskError(f"Task.model of {task.name!r} returned {type(model).__name__}; return a torch.nn.Module")
     parameters = dict(model.named_parameters())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from partita.api.checking import (
 )
 from partita.api.loading import load
 from partita.errors import InputError, OptionError, PlanError, TaskError
-from partita.task import load_task
+from partita.task import load_task, spec_of
 from tests.api.factory import trained
 from tests.small import Numbers, perceptron, two_layers
 
@@ -55,6 +56,9 @@ KINDS = [
     (lambda: pt.compare(TASK, ["ddp"], LOCAL, repeat=0), "repeat is 0"),
     (lambda: pt.verify(TASK, "ddp", LOCAL, steps=0), "steps is 0; give a whole number, 1 or more"),
     (lambda: pt.search(two_layers(), LOCAL, top=-1), "top is -1; give a whole number, 0 or more"),
+    (lambda: pt.search(two_layers(), LOCAL, allow="lots"), "--allow is 'lots'; allowed are exact, lossy"),
+    (lambda: pt.search(two_layers(), LOCAL, objective="size"), "--objective is 'size'; allowed are time, memory"),
+    (lambda: plans_given(["ddp", "single", "ddp"]), "the plan 'ddp' is given twice; give it once, and repeat=2"),
 ]  # fmt: skip
 
 
@@ -72,7 +76,9 @@ def test_plans_that_share_a_name_are_not_mixed_up() -> None:
         with pytest.raises(PlanError, match="two plans are named 'ddp', and rows go by name; rename one"):
             plans_given(twice)
     mine = replace(other, name="mine")
-    assert plans_given([ddp, ddp, mine, "single", "single"]) == [ddp, mine, "single"]
+    assert plans_given([ddp, mine, "single"]) == [ddp, mine, "single"]
+    with pytest.raises(PlanError, match="the plan 'mine' is given twice"):
+        plans_given([mine, "single", mine])
 
 
 def test_a_cluster_may_be_given_by_its_text(tmp_path: Path) -> None:
@@ -95,6 +101,8 @@ class Stream(torch.utils.data.IterableDataset[int]):
 
 FIELDS: list[tuple[str, Any, str]] = [
     ("name", " ", "Task.name is ' '; give a name"),
+    ("name", "a\x1b[31m", r"Task.name is 'a\\x1b\[31m'; give a name, a printable text"),
+    ("data", [], "Task.data of 'cell' holds no samples; give 12 or more"),
     ("model", nn.Linear(6, 3), r"Task.model is a Linear that is made already; give a function that makes the module"),
     ("data", Stream(), "Task.data of 'cell' is a Stream; give a map-style dataset, with __len__ and a __getitem__"),
     ("data", torch.utils.data.DataLoader(Numbers()), "is a DataLoader; give its dataset, and batch_size to the Task"),
@@ -125,6 +133,20 @@ def test_a_file_that_starts_a_run_as_it_is_loaded_is_refused(tmp_path: Path) -> 
     with pytest.raises(TaskError, match=r'script\.py starts a run as it is loaded.* if __name__ == "__main__":'):
         load_task(f"{script}:task")
     assert load_task(f"{guarded}:task").name == "perceptron"
+
+
+def test_a_helper_may_make_a_task_in_another_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other processes call the function without arguments that calls it; what a module holds they cannot call."""
+    (tmp_path / "partly.py").write_text(
+        "from dataclasses import replace\nfrom tests.small import perceptron\n"
+        "def make(size):\n    return replace(perceptron(), batch_size=size)\n"
+    )
+    (tmp_path / "whole.py").write_text("from partly import make\ndef task():\n    return make(4)\nheld = make(6)\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    whole = import_module("whole")
+    assert spec_of(whole.task()) == f"{tmp_path}/whole.py:task"
+    assert load_task(spec_of(whole.task())).batch_size == 4
+    assert whole.held.origin == ""
 
 
 def test_a_task_is_named_by_its_function_or_by_itself(tmp_path: Path) -> None:

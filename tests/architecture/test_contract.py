@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from typer.main import get_command
 
+import partita
 from partita.__main__ import app
 
 CONTRACT = {
@@ -72,3 +73,13 @@ def test_choices_are_kept(option: str, allowed: list[str]) -> None:
 
     hint = get_type_hints(inspect.unwrap(plan), include_extras=True)[option.removeprefix("--")]
     assert list(get_args(get_args(hint)[0])) == allowed
+
+
+# Commands that a name of the package stands for; `lab` is a room, a report is an HTML page.
+VERBS = {"plan": "search", "cluster show": "Cluster", "cluster probe": "probe"}
+NO_VERBS = {"cluster lab", "report"}
+
+
+@pytest.mark.parametrize("name", sorted(CONTRACT.keys() - NO_VERBS))
+def test_in_python_there_are_the_same_verbs(name: str) -> None:
+    assert callable(getattr(partita, VERBS.get(name, name))) or name == "recipes"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -211,3 +212,23 @@ def labels_beyond() -> Task:
 
 def bad_rate() -> Task:
     return with_(optimizer=lambda parameters: torch.optim.SGD(parameters, lr=-1))
+
+
+def leaves_early() -> Task:
+    return with_(model=lambda: sys.exit(7))
+
+
+class Tiring(nn.Linear):
+    """Raises what torch does not, once it has been called some times in this process."""
+
+    calls = 0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        Tiring.calls += 1
+        if Tiring.calls > 3:
+            raise KeyError("late")
+        return super().forward(x)
+
+
+def tires() -> Task:
+    return with_(model=lambda: Tiring(6, 3))

@@ -8,6 +8,7 @@ import pytest
 
 from partita.__main__ import main
 from partita.errors import TaskError
+from partita.runtime import check
 from partita.runtime.weights import first_weights
 from tests.small import perceptron
 
@@ -21,6 +22,7 @@ MODELS = {
     "2 no task": ("is_none", "returned int; it must return a partita.Task"),
     "3": ("no_module", "returned int; return a torch.nn.Module"),
     "3 raises": ("no_model", "cannot be built (TypeError"),
+    "3 leaves": ("leaves_early", "Task.model of 'perceptron' left with exit code 7 before it was done"),
     "4": ("no_parameters", "has no parameters; give a model that can be trained"),
     "5": ("frozen", "requires a gradient; set requires_grad"),
     "6": ("other_inputs", "make task.loss(task.model(), batch) work on its own first"),
@@ -29,7 +31,7 @@ MODELS = {
     "7 tensor": ("no_tensor", "is a float; return a scalar tensor or (sum, weight)"),
     "10": ("changes_a_parameter", "changes parameter 'inner.weight' in place; keep such state in a buffer"),
     "14": ("sparse", "is sparse or quantized; make it a dense float tensor"),
-    "47 empty": ("no_samples", "holds 0 samples, fewer than one minibatch of 12"),
+    "47 empty": ("no_samples", "holds no samples; give 12 or more"),
     "47": ("too_few", "lower batch_size to 5 or less"),
     "47 batch": ("no_batch", "Task.batch_size is 0"),
     "48": ("no_length", "has no length; give a map-style dataset"),
@@ -55,6 +57,7 @@ OPTIONS = {
     "28": (["--plan", "nan.toml"], "plan.memory.budget is nan; a finite number belongs there"),
     "23 all": (["--plan", "ps_sync(servers=2)"], "mesh axis 'data' has length 0; 1 or more is allowed"),
     "23": (["--plan", "ps_sync(servers=9)"], "1 or more is allowed, and 9 devices serve: ask for fewer servers"),
+    "23 tiers": (["--plan", "ps_hierarchical"], "and 2 devices serve: take a cluster of 3 devices or more"),
     "39": (["--plan", "magic(x=1)"], "there is no recipe 'magic'"),
     "39 code": (["--plan", "__import__('os').system('true')"], "is no recipe call"),
     "39 lag": (["--plan", "pipe_sgd(staleness=100000000)"], "up to 1000 gradients in flight"),
@@ -93,6 +96,7 @@ def test_a_bad_model_or_bad_data_is_one_sentence(
     [
         ("leaves_out", 2, "the optimizer leaves out 5 of 6 parameters that it is given"),
         ("labels_beyond", 3, "a step of 'perceptron' failed (IndexError: Target 9"),
+        ("tires", 3, "a step of 'perceptron' failed (KeyError: 'late'); look at its samples"),
     ],
 )
 def test_a_step_that_cannot_be_taken_is_one_sentence(
@@ -102,6 +106,13 @@ def test_a_step_that_cannot_be_taken_is_one_sentence(
     monkeypatch.delenv("PARTITA_TRACEBACK", raising=False)
     assert main(["verify", f"{TASKS}:{function}", "--plan", "ddp", "--cluster", "local:2"]) == code
     assert sentence in capfd.readouterr().err.splitlines()[-1]
+
+
+def test_a_fault_of_our_own_is_told_as_one(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PARTITA_TRACEBACK", raising=False)
+    monkeypatch.delitem(check.AGAINST, "exact")
+    assert main(["verify", f"{TASKS}:perceptron", "--plan", "ddp", "--cluster", "local:2"]) == 3
+    assert "this should not have happened (KeyError: 'exact')" in capfd.readouterr().err
 
 
 @pytest.mark.parametrize("number", OPTIONS)
