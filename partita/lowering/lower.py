@@ -105,11 +105,11 @@ def _replicated(graph: Graph, plan: Plan, cluster: Cluster, steps: int, factors:
 def _staged(graph: Graph, plan: Plan) -> Program:
     """The stages of a plan before any state is divided. The last ones are known to the graph: a search goes on to plans
     that divide theirs in another way."""
-    alike = replace(plan, name="", memory=replace(plan.memory, shard=Shard.NONE))
-    kept: tuple[Plan, Program] | None = graph.known.get(_staged)
-    if kept is None or kept[0] != alike:
-        graph.known[_staged] = kept = alike, staged(graph, alike)
-    return replace(kept[1], name=plan.name)
+    alike, size = replace(plan, name="", memory=replace(plan.memory, shard=Shard.NONE)), graph.minibatch
+    kept: tuple[Plan, int, Program] | None = graph.known.get(_staged)
+    if kept is None or kept[:2] != (alike, size):
+        graph.known[_staged] = kept = alike, size, staged(graph, alike)
+    return replace(kept[2], name=plan.name)
 
 
 def _agreed(graph: Graph, plan: Plan, cluster: Cluster, steps: int, factors: Factors) -> Program:
