@@ -35,7 +35,7 @@ from partita.lab.operator_timing import TOTAL
 from partita.lab.processor import processor_here
 from partita.lab.record import scratch
 from partita.lab.replies import again_of, coding_of, touch_of, touches_of, with_coding, workspaces_of
-from partita.lab.slowdowns import of_all, pooled, steady
+from partita.lab.slowdowns import as_then, of_all, pooled, steady
 from partita.lab.spares import Spares
 from partita.lab.worker_group import WorkerGroup
 from partita.lowering.lower import last_program, lower
@@ -152,8 +152,9 @@ class Rehearsal:
         wiring = self._wiring(kinds) if self.cluster.size > 1 else Wiring()
         self.tell("timing some operators again")
         late = self._slowdowns(lonely, 1, steps, lone)
-        self._times = deque((sooner, self._slowdowns(busy, self.cluster.size, steps, operators)), maxlen=LATELY)
-        slowdowns = steady(self._times)
+        later = self._slowdowns(busy, self.cluster.size, steps, operators)
+        operators, times = as_then(operators, (sooner, later))
+        self._times, slowdowns = deque(times, maxlen=LATELY), steady(times)
         ahead = (early[0] + late[0]) / 2 / slowdowns[0]
         operators = {name: value * ahead for name, value in lone.items()} | operators
         if (cores := background.cores()) > HEAVY:

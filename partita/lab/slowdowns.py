@@ -38,6 +38,16 @@ def of_all(slowdowns: Sequence[float], size: int) -> tuple[float, ...]:
     return (*slowdowns, *[fmean(slowdowns)] * (size - len(slowdowns)))
 
 
+def as_then(
+    operators: Mapping[str, Seconds], times: Sequence[Sequence[float]]
+) -> tuple[dict[str, Seconds], tuple[tuple[float, ...], ...]]:
+    """Operators and each rank's slowdowns, measured at several `times`, as operators were on the average then: copies,
+    updates and links are measured then too, while operators may be known from another day, when the host was slower."""
+    level = fmean(steady(times))
+    scaled = {name: seconds * level for name, seconds in operators.items()}
+    return scaled, tuple(tuple(own / level for own in ranks) for ranks in times)
+
+
 def steady(times: Sequence[Sequence[float]]) -> tuple[float, ...]:
     """Each rank's slowdown, from those measured at several `times`: the median of what all ranks are slower by, since a
     neighbour may work for a second, times that of what the rank is slower by than the others: for seconds now one core

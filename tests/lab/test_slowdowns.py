@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from partita.lab.slowdowns import of_all, pooled, steady
+from partita.lab.slowdowns import as_then, of_all, pooled, steady
 
 
 def test_shares_are_rid_of_their_ranks_slowdown() -> None:
@@ -37,3 +37,12 @@ def test_a_moment_in_which_all_were_slow_does_not_count() -> None:
 
 def test_ranks_that_were_not_timed_are_as_slow_as_the_others() -> None:
     assert of_all((1.2,), 3) == (1.2, 1.2, 1.2)
+
+
+def test_operators_known_from_another_day_are_brought_to_what_they_are_now() -> None:
+    """A host that was twice as slow: what else is measured now is not to count half. Ranks stay as unlike as they
+    are."""
+    found, times = as_then({"a": 2.0, "b": 6.0}, [(0.4, 0.6), (0.45, 0.55)])
+    assert found == pytest.approx({"a": 1.0, "b": 3.0})
+    assert steady(times) == pytest.approx((0.85, 1.15))
+    assert as_then({"a": 2.0}, [(1.0, 1.0)]) == ({"a": 2.0}, ((1.0, 1.0),))
