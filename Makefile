@@ -10,7 +10,7 @@ unexport PYTHONDONTWRITEBYTECODE
 	$(BIN)/pip install -q --no-compile -c constraints.txt torch==2.13.0
 	$(BIN)/pip install -q --no-compile -c constraints.txt -e '.[data]'
 	# Compiles the event clock, which is kept: the first search would wait ten seconds for it.
-	$(BIN)/python -m partita simulate digits-cnn --cluster lab-4x1g --plan ddp --costs datasheet >/dev/null 2>&1
+	$(BIN)/python -m partita simulate digits-cnn --cluster lab-4x1g --plan ddp --costs datasheet >/dev/null
 	touch .venv/base
 
 .venv/stamp: .venv/base
