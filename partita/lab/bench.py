@@ -33,12 +33,14 @@ LONGEST: Final[Seconds] = 1e-3  # that launching a call takes; one that waits fo
 @dataclass(frozen=True, slots=True)
 class Bench:
     """How calls on `device` are timed: `each` times a list of calls (None: by the thread's clock, one by one). Inputs
-    of a call take turns so that none is in a cache: `ring` bytes for one call, `held` bytes for all calls together."""
+    of a call take turns so that none is in a cache: `ring` bytes for one call, `held` bytes for all calls together.
+    Before a call that is timed by itself, `between` bytes are passed over."""
 
     device: str = CPU
     each: Callable[[Calls], list[Seconds]] | None = None
     ring: Bytes = 2**23
     held: Bytes = 2**30
+    between: Bytes = 2**24
 
 
 HOST: Final = Bench()
@@ -49,7 +51,7 @@ def benches_of(device: str) -> tuple[Bench, ...]:
     if device == CPU:
         return (HOST,)
     timer = AcceleratorTimer(device)
-    return Bench(device, timer.each, 2**28, 2**33), Bench(device, timer.launches, 2**24)
+    return Bench(device, timer.each, 2**28, 2**33, 2**27), Bench(device, timer.launches, 2**24, between=2**27)
 
 
 class AcceleratorTimer:

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final, Protocol, runtime_checkable
 
@@ -72,10 +73,13 @@ class OutputPipe:
     mark: bytes
 
     def forward(self) -> bool:
-        """Write the lines that have arrived; whether the pipe has ended."""
-        for line in self.lines.take():
-            self.sink.write(self.mark + line + b"\n")
-        self.sink.flush()
+        """Write the lines that have arrived; whether the pipe has ended. Those that nobody reads any more, as behind
+        `| head`, are dropped."""
+        lines = self.lines.take()
+        with suppress(BrokenPipeError):
+            for line in lines:
+                self.sink.write(self.mark + line + b"\n")
+            self.sink.flush()
         return self.lines.ended
 
 

@@ -1,7 +1,9 @@
 """SIGTERM and SIGINT at the launcher of a run that can be stopped: the workers hear of the first, the second ends all.
 
 launcher   TERM ──> workers   agree on a step, write a checkpoint, answer
-           TERM again, or STOP_TIMEOUT seconds later: as without this
+           TERM again         as without this
+
+However long the checkpoint takes: workers that no longer get anywhere are found as in any run.
 """
 
 from __future__ import annotations
@@ -13,13 +15,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from types import FrameType
-from typing import Final
 
 from partita.lab.worker import Worker
 from partita.runtime.brake import STOPPING
-from partita.units import Seconds
-
-STOP_TIMEOUT: Final[Seconds] = 20.0  # for workers that were asked to stop
 
 
 @dataclass
@@ -30,17 +28,14 @@ class ForwardedSignal:
 
 
 @contextmanager
-def forwarding(
-    workers: Sequence[Worker], wanted: bool = True, limit: Seconds = STOP_TIMEOUT
-) -> Iterator[ForwardedSignal]:
-    """Pass the first signal on; a second one, or `limit` seconds, end this process as without it. Does nothing unless
-    `wanted`, nor outside the main thread, since other threads have no signals."""
+def forwarding(workers: Sequence[Worker], wanted: bool = True) -> Iterator[ForwardedSignal]:
+    """Pass the first signal on; a second one ends this process as without it. Does nothing unless `wanted`, nor outside
+    the main thread, since other threads have no signals."""
     heard = ForwardedSignal()
     if not wanted or threading.current_thread() is not threading.main_thread():
         yield heard
         return
     before = {number: signal.getsignal(number) for number in STOPPING}
-    timers: list[threading.Timer] = []
 
     def stop(number: int, frame: FrameType | None) -> None:
         if heard.number:
@@ -48,9 +43,6 @@ def forwarding(
             os.kill(os.getpid(), number)
             return
         heard.number = number
-        timers.append(threading.Timer(limit, os.kill, (os.getpid(), number)))
-        timers[0].daemon = True
-        timers[0].start()
         for worker in workers:
             with suppress(ProcessLookupError):
                 os.kill(worker.process.pid, signal.SIGTERM)
@@ -64,6 +56,4 @@ def forwarding(
     try:
         yield heard
     finally:
-        for timer in timers:
-            timer.cancel()
         restore()

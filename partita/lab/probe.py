@@ -8,6 +8,7 @@ divided out: every operator is stored relative to a reference kernel that is tim
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from functools import partial
 from math import gcd
 from typing import Any, Final, TypeAlias
@@ -17,6 +18,7 @@ import torch
 from partita.cost.touch import NEAR
 from partita.graph.batch import substitute
 from partita.graph.graph import Graph
+from partita.graph.patterns import shares_memory
 from partita.graph.precision import shortened
 from partita.graph.signature import signature
 from partita.lab.bench import HOST, Bench, benches_of
@@ -36,7 +38,7 @@ from partita.units import Bytes, Seconds
 
 FEW: Final = 100
 COMMON: Final = 32
-LARGEST: Final = (2**20, 2**23)
+LARGEST: Final = (2**16, 2**23)  # elements of a tensor of a model's own size, at least and at most
 NEVER: Final[Seconds] = 1e-9  # a card does not know of instructions
 
 
@@ -69,8 +71,7 @@ def touch_seconds(
     passing: Passing, largest: int, bench: Bench = HOST, dtype: torch.dtype = torch.float32, *, again: bool = False
 ) -> tuple[Seconds, Seconds, Seconds]:
     """(seconds a tensor, seconds an element, seconds a call) of a pass over tensors of a dtype, called again and again,
-    after other work or right behind itself (`again`): over eight small ones, 64, and one with `largest` elements. A
-    model's tensors together are larger than a cache, so `largest` is as well, unless it is to be found in one."""
+    after other work or right behind itself (`again`): over eight small ones, 64, and one with `largest` elements."""
 
     def seconds(sizes: list[int]) -> Seconds:
         run = passing([torch.randn(n, device=bench.device, dtype=dtype) for n in sizes])
@@ -120,12 +121,13 @@ def squarish(vector: torch.Tensor) -> torch.Tensor:
     return vector.view(gcd(len(vector), 2 ** (len(vector).bit_length() // 2)), -1)
 
 
-def load_seconds(task: Task, count: int, device: str = CPU) -> tuple[Seconds, Seconds]:
+def load_seconds(task: Task, count: int, bench: Bench = HOST) -> tuple[Seconds, Seconds]:
     """(seconds a batch, seconds a sample) of fetching and collating, and of starting to bring samples to a card."""
     feed = Feed(task, 0)
     feed.positions(0, 0, 1)
-    few = cold_seconds(lambda: feed.leaves(feed.positions(0, 0, 1), device))
-    many = cold_seconds(lambda: feed.leaves(feed.positions(0, 0, count), device))
+    host = Bench(between=min(bench.between, HOST.between))
+    few = cold_seconds(lambda: feed.leaves(feed.positions(0, 0, 1), bench.device), host)
+    many = cold_seconds(lambda: feed.leaves(feed.positions(0, 0, count), bench.device), host)
     each = (many - few) / (count - 1) if count > 1 else few
     return max(few - each, 0.0), max(each, 1e-9)
 
@@ -183,18 +185,27 @@ def rank_operators(
     }  # fmt: skip
 
 
+def working_bytes(graph: Graph, batch: int) -> Bytes:
+    """Bytes that a step on `batch` samples passes over: weights, what is kept of them, and what operators make."""
+    made = (o.outputs for o in graph.operators if not shares_memory(o, graph))
+    kept = round(graph.trained_bytes * (1 + graph.state_factor)) + graph.frozen_bytes
+    return kept + sum(tensor.size(batch) for outputs in made for tensor in outputs if tensor is not None)
+
+
 def rank_touches(
-    task: Task, count: int, elements: int, codecs: Mapping[str, int] | None = None, device: str = CPU
+    task: Task, graph: Graph, count: int, codecs: Mapping[str, int] | None = None, device: str = CPU
 ) -> dict[str, Any]:
-    """Costs of passing through the tensors of a model of `elements`, of loading `count` samples, of an instruction, and
-    of `codecs`, which encode so many elements at once; and on a card those of launching all that."""
+    """Costs of passing through the tensors of a task's model, of loading `count` samples, of an instruction, and of
+    `codecs`, which encode so many elements at once; and on a card those of launching all that."""
     torch.manual_seed(0)
-    largest = min(max(elements, LARGEST[0]), LARGEST[1])
+    largest = min(max(graph.parameter_elements, LARGEST[0]), LARGEST[1])
     bench, *launching = benches_of(device)
+    if not launching:
+        bench = replace(bench, between=min(bench.between, working_bytes(graph, count)))
     with torch.no_grad():
         found: dict[str, Any] = {
             **touches(task, largest, bench),
-            "load": load_seconds(task, count, device), "instruction": instruction_seconds(),
+            "load": load_seconds(task, count, bench), "instruction": instruction_seconds(),
             "codecs": codec_seconds(codecs or {}), "at_hand": Feed(task, 0).at_hand,
             "coding": coding_disturbance() if codecs and device == CPU else 0.0,
         }  # fmt: skip

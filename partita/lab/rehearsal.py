@@ -44,6 +44,7 @@ from partita.plan.text import write_plan
 from partita.program.absence import chain_of, expendable, returns
 from partita.program.space import Kind
 from partita.runtime.checkpoint import SavePolicy, stopped_at
+from partita.runtime.execution import progress_of
 from partita.runtime.leg import legs
 from partita.runtime.memory_trace import MemoryTrace, read_memory_trace
 from partita.runtime.result import Halted, RunResult, result_of
@@ -128,10 +129,8 @@ class Rehearsal:
         return self.group.ask_all(verb, payload, limit or self.timeout * 2, self._hear, stall)
 
     def _hear(self, rank: int, event: dict[str, Any]) -> None:
-        if rank == 0 and "step" in event:
-            self.tell(f"{self.going[0]}: step {event['step'] + 1} of {self.going[1]}")
-        if "evaluated" in event:
-            self.tell("{}: held-out loss of {} of {} samples".format(self.going[0], *event["evaluated"]))
+        if (progress := progress_of(event, *self.going)) and (rank == 0 or "step" not in event):
+            self.tell(progress)
         if "note" in event:
             self.note(event["note"])
         for sentence in self.monitor.hear(rank, event) if self.monitor else ():

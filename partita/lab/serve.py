@@ -116,8 +116,8 @@ class Service:
     def touches(self, request: Request, tell: Tell) -> dict[str, Any]:
         """Micro-benchmarks of copies, updates and loading."""
         assert self.session is not None
-        elements = self.session.graph.parameter_elements
-        return probe.rank_touches(self.session.task, request["count"], elements, request["codecs"], self.session.device)
+        task, graph, device = self.session.task, self.session.graph, self.session.device
+        return probe.rank_touches(task, graph, request["count"], request["codecs"], device)
 
     def wires(self, request: Request, tell: Tell) -> dict[str, Any]:
         """Micro-benchmarks of messages and all-reduces."""

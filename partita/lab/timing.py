@@ -47,10 +47,10 @@ def cold_seconds(run: Callable[[], Any], bench: Bench = HOST, *, again: bool = F
     if they take long. `again`: of a second one right behind it, on a processor."""
     run()
     if bench.each:
-        return median(bench.each([partial(disturb, bench.device), run] * TURNS[0])[1::2])
+        return median(bench.each([partial(disturb, bench), run] * TURNS[0])[1::2])
     turns: list[Seconds] = []
     while len(turns) < TURNS[0] or (len(turns) < TURNS[1] and sum(turns) < COLD_SECONDS):
-        disturb()
+        disturb(bench)
         if again:
             run()
         before = time.thread_time()
@@ -59,12 +59,11 @@ def cold_seconds(run: Callable[[], Any], bench: Bench = HOST, *, again: bool = F
     return median(turns)
 
 
-def disturb(device: str = CPU) -> None:
-    """A small version of the work between two updates of a step: a pass over 16 MB, or more than a card's cache, and
-    a dozen operators."""
-    for block in _disturbance(device)[0]:
-        block.add_(1.0)
-    segment(device)
+def disturb(bench: Bench = HOST) -> None:
+    """A small version of the work between two updates of a step: a pass over what the bench has `between` two calls,
+    and a dozen operators."""
+    _disturbance(bench.device)[0][: bench.between // 4].add_(1.0)
+    segment(bench.device)
 
 
 def segment(device: str = CPU) -> None:
@@ -80,8 +79,8 @@ def forget() -> None:
 
 
 @cache
-def _disturbance(device: str) -> tuple[list[torch.Tensor], torch.Tensor, torch.Tensor, torch.Tensor]:
-    memory = [torch.zeros(2**20 if device == CPU else 2**23, device=device) for _ in range(4)]
+def _disturbance(device: str) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    memory = torch.zeros(2**22 if device == CPU else 2**25, device=device)
     image, kernel = torch.randn(8, 16, 32, 32, device=device), torch.randn(32, 16, 3, 3, device=device)
     return memory, image, kernel, torch.randn(128, 128, device=device)
 

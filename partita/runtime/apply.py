@@ -170,6 +170,11 @@ def apply(plan: Plan | str, model: Any, optimizer: Any, loader: Any) -> tuple[An
         raise OptionError(
             f"the loader is {type(loader).__name__}; give a DataLoader with batches of a map-style dataset"
         )
+    if any(getattr(each, "num_replicas", 1) > 1 for each in _drawing(loader)):
+        raise OptionError(
+            "the loader's sampler divides the samples among ranks already; give the DataLoader of one process, without "
+            "a DistributedSampler: partita.apply divides its minibatches"
+        )
     seed = torch.randint(2**31, (1,), device=next(model.parameters()).device)
     with torch.no_grad():
         for tensor in (seed, *model.parameters(), *model.buffers()):
@@ -188,10 +193,18 @@ def apply(plan: Plan | str, model: Any, optimizer: Any, loader: Any) -> tuple[An
     return model, optimizer, slices
 
 
+def _drawing(loader: DataLoader[Any]) -> tuple[Any, ...]:
+    """What draws a loader's minibatches."""
+    return loader, loader.sampler, loader.batch_sampler, getattr(loader.batch_sampler, "sampler", None)
+
+
 def _generators(loader: DataLoader[Any]) -> list[torch.Generator]:
     """The generators of its own from which a loader draws minibatches."""
-    drawing = (loader, loader.sampler, loader.batch_sampler, getattr(loader.batch_sampler, "sampler", None))
-    found = {id(own): own for each in drawing if isinstance(own := getattr(each, "generator", None), torch.Generator)}
+    found = {
+        id(own): own
+        for each in _drawing(loader)
+        if isinstance(own := getattr(each, "generator", None), torch.Generator)
+    }
     return list(found.values())
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 import shutil
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -80,12 +81,13 @@ def require_space(directory: Path, need: Bytes) -> None:
 
 
 def commit(path: Path, manifest: Manifest, files: list[File], keep: int) -> None:
-    """Commit a checkpoint, and remove all but the newest `keep`. Raises OSError, and then the checkpoint does not
-    count."""
+    """Commit a checkpoint, and remove all but the newest `keep`, as far as the system lets us. Raises OSError, and then
+    the checkpoint does not count."""
     sync(path)
     write_manifest(path, with_files(manifest, files))
     for old in list(committed(path.parent.parent))[keep:]:
-        _remove(old)
+        with suppress(OSError):
+            _remove(old)
 
 
 def abandon(path: Path) -> None:

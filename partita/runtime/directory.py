@@ -14,10 +14,12 @@ import json
 import os
 import resource
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
+
+import torch
 
 from partita.errors import InputError, OptionError, check_schema, first_line
 from partita.graph.graph import Graph
@@ -30,7 +32,7 @@ from partita.program.timeline import Breakdown, Timeline
 from partita.runtime.alike import alike
 from partita.runtime.checkpoint import SavedCheckpoint, SavePolicy, committed, newest, require_space, sweep
 from partita.runtime.holding import copies_of, keepers_of, workers_of
-from partita.runtime.manifest import Identity, differences
+from partita.runtime.manifest import Identity, Manifest, differences
 from partita.runtime.result import RunResult
 from partita.runtime.shard import HEADER, sync
 from partita.runtime.training import Training
@@ -52,13 +54,19 @@ def claimed(out: str) -> Iterator[None]:
     try:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+        except BlockingIOError:
             holder = os.pread(lock, 99, 0).decode(errors="replace").strip()
             raise OptionError(
                 f"another run (process {holder}) writes to {out}; wait for its end or give another --out"
             ) from None
-        os.ftruncate(lock, 0)
-        os.pwrite(lock, f"{os.getpid()} on {os.uname().nodename}".encode(), 0)
+        except OSError as error:
+            raise OptionError(
+                f"--out {out} is on a file system where no file can be locked ({error.strerror}), so two runs might "
+                "write there at once; give a directory on another one"
+            ) from None
+        with suppress(OSError):  # a full disk: who waits for the run does not learn its number
+            os.ftruncate(lock, 0)
+            os.pwrite(lock, f"{os.getpid()} on {os.uname().nodename}".encode(), 0)
         yield
     finally:
         os.close(lock)
@@ -73,10 +81,10 @@ def opened(asked: Training) -> Iterator[SavedCheckpoint | Finished | None]:
         yield None
         return
     with claimed(keep.out):
-        if keep.every:
-            require_room(keep, asked.graph, asked.program)
         start = place_to_start(asked)
         if not isinstance(start, Finished):
+            if keep.every:
+                require_room(keep, asked.graph, asked.program)
             asked.begin()
         yield start
 
@@ -92,7 +100,10 @@ class Finished:
 
 
 def write_result(out: str, finished: Finished) -> None:
-    """Say that the run is finished, whole or not at all; spans and merges, of which there are many, are left out."""
+    """Say that the run is finished, whole or not at all; spans and merges, of which there are many, are left out.
+
+    Raises OptionError where there is no room.
+    """
     result = asdict(finished.result)
     result["timeline"] |= {"spans": [], "ledger": []}
     path = Path(out) / RESULT
@@ -100,9 +111,15 @@ def write_result(out: str, finished: Finished) -> None:
     body = {"schema": SCHEMA, "plan": write_plan(finished.plan), "steps": finished.steps, "take": result}
     if finished.identity is not None:
         body["identity"] = asdict(finished.identity)
-    fresh.write_text(json.dumps(body))
-    sync(fresh)
-    os.replace(fresh, path)
+    try:
+        fresh.write_text(json.dumps(body))
+        sync(fresh)
+        os.replace(fresh, path)
+    except OSError as error:
+        raise OptionError(
+            f"{path} cannot be written ({error.strerror}); the run is finished, and its weights are in {out}: make "
+            "room, and --resume writes it"
+        ) from None
 
 
 def read_result(out: str) -> Finished | None:
@@ -144,7 +161,7 @@ def place_to_start(asked: Training) -> SavedCheckpoint | Finished | None:
         return None
     finished, found = read_result(out), newest(out, tell)
     if found is not None:
-        for difference in differences(asked.identity, found.manifest.identity):
+        for difference in (*differences(asked.identity, found.manifest.identity), *_draws(asked, found.manifest)):
             raise OptionError(f"the checkpoint {found.path} {difference}; give another --out or start it as before")
     if finished is not None and finished.steps == steps:
         for difference in differences(asked.identity, finished.identity or asked.identity):
@@ -173,23 +190,33 @@ def place_to_start(asked: Training) -> SavedCheckpoint | Finished | None:
     return found
 
 
+def _draws(asked: Training, manifest: Manifest) -> Iterator[str]:
+    """How the random numbers of a checkpoint's run came otherwise than those that are asked for."""
+    if manifest.keyed != asked.keyed:
+        yield f"is of a run {'with' if manifest.keyed else 'without'} --deterministic"
+
+
 def _say_where(found: SavedCheckpoint, asked: Training) -> None:
     manifest, plan, tell = found.manifest, asked.plan, asked.note
     tell(f"going on from step {manifest.step} of {found.path}")
     before = read_plan(manifest.plan)
     if before != plan:
         tell(f"the checkpoint was written under {before.name} on {manifest.world} ranks; going on under {plan.name}")
+    if manifest.torch != torch.__version__:
+        tell(f"the checkpoint was written by torch {manifest.torch}, and this is {torch.__version__}; bits may differ")
     if manifest.identity.signature != asked.identity.signature:
         tell("the captured step has changed since the checkpoint (the task's code, or torch); going on with it")
 
 
 def require_room(keep: SavePolicy, graph: Graph, program: Program) -> None:
-    """Raises OptionError, before step 0, where the disk has no room for the checkpoints that a run will write."""
+    """Raises OptionError, before the first step, where the disk has no room for the checkpoints that a run will write,
+    beyond those that are there and that it will remove."""
     whole, largest = sizes_of(ruled(graph, program.update), program)
+    more = keep.many + 1 - min(len(list(committed(keep.out))), keep.many)
     try:
-        require_space(Path(keep.out), whole * (keep.many + 1))
+        require_space(Path(keep.out), whole * more)
     except OSError as error:
-        raise OptionError(f"{error}, for {keep.many + 1} checkpoints; free some, or give another --out") from None
+        raise OptionError(f"{error}, for so many checkpoints: {more}; free some, or give another --out") from None
     limit = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
     if limit != resource.RLIM_INFINITY and limit < largest:
         raise OptionError(

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import asdict, astuple, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,7 +22,7 @@ from partita.runtime.divergence import find_divergence
 from partita.runtime.failover import Failover
 from partita.runtime.halt import Halt
 from partita.runtime.heap import set_aside
-from partita.runtime.heartbeat import Heartbeat
+from partita.runtime.heartbeat import Heartbeat, at_work
 from partita.runtime.holding import Losses, held
 from partita.runtime.leg import Interval, Leg, intervals, left
 from partita.runtime.losses import Row, losses_of, rows_of
@@ -67,6 +69,15 @@ class Reporter:
         return {} if first else {"pace": {"round": lasted / rounds, "quickest": quickest}}
 
 
+def progress_of(event: Mapping[str, Any], plan: str, steps: int) -> str:
+    """What a report of a rank says of how far a run of so many steps is; "" for one about other things."""
+    if "step" in event:
+        return f"{plan}: step {event['step'] + 1} of {steps}"
+    if "saving" in event:
+        return f"{plan}: writing the checkpoint of step {event['saving']}"
+    return "{}: held-out loss of {} of {} samples".format(plan, *event["evaluated"]) if "evaluated" in event else ""
+
+
 @dataclass
 class Execution:
     """The state of one run on one rank.
@@ -93,11 +104,12 @@ class Execution:
     sent: Bytes = 0  # in a step of the last phase: without what brings replicas together at the end
     stopped: bool = False
     recovery: Rejoin | Failover | None = None
+    kept: Path = Path()  # the last checkpoint
 
     def go(self) -> None:
         """Carry out the run, leg by leg, from its start to its end."""
         session, job = self.session, self.job
-        since = self.saved.manifest.step if self.saved else 0
+        since, self.kept = self.saved.manifest.step if self.saved else 0, Path(job.resume)
         parts = left(session.graph, job.plan, session.cluster, job.steps, since)
         self.step = since
         if not job.back:
@@ -191,8 +203,8 @@ class Execution:
             raise RunError(divergence.sentence, rank=divergence.rank, step=self.step)
 
     def _keep(self, rank: Rank, round: int, flying: int) -> None:
-        """Write a checkpoint, unless the run has gone no further than the one that it goes on from."""
-        if not self.job.out or Path(self.job.resume) == place_of(self.job.out, self.step):
+        """Write a checkpoint, unless the run has gone no further than the last one."""
+        if not self.job.out or self.kept == (place := place_of(self.job.out, self.step)):
             return
         self._hold_together(rank)
         losses = [(at, self._second(at), loss, weight) for at, loss, weight in self.losses.values()]
@@ -200,7 +212,10 @@ class Execution:
         seconds = time.perf_counter() - self.begun
         identity = identity_of(self.session.graph, self.session.seed, self.job.plan.update)
         manifest = written(self.job.plan, rank.program, self.step, flying, seconds, self.job.keyed, identity)
-        failed = save_together(shard, SavePolicy(self.job.out, self.job.every, self.job.keep), manifest, rank.rank)
+        policy = SavePolicy(self.job.out, self.job.every, self.job.keep)
+        writing = partial(at_work, self.report, {"saving": self.step})
+        failed = save_together(shard, policy, manifest, rank.rank, writing)
+        self.kept = self.kept if failed else place
         if failed and rank.rank == 0:
             self.report({"note": f"the checkpoint of step {self.step} was not written ({failed}); older ones stay"})
 

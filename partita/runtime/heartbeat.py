@@ -8,7 +8,8 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Final
 
@@ -18,6 +19,22 @@ from partita.runtime.rank import Rank
 from partita.units import Seconds
 
 REPORT_INTERVAL: Final[Seconds] = 1.0
+
+
+@contextmanager
+def at_work(report: Callable[[dict[str, Any]], None], event: dict[str, Any]) -> Iterator[None]:
+    """A context of work of which nothing else is heard: a thread reports `event` every second."""
+    over = threading.Event()
+
+    def beat() -> None:
+        while not over.wait(REPORT_INTERVAL):
+            report(event)
+
+    threading.Thread(target=beat, name="at work", daemon=True).start()
+    try:
+        yield
+    finally:
+        over.set()
 
 
 class Heartbeat:

@@ -13,7 +13,7 @@ import torch
 
 from partita.program.instruction import Apply, Collective, Combine, Decode, Receive, Space, Update
 from partita.program.program import WEIGHT, Program
-from partita.runtime.alike import alike, sums_into
+from partita.runtime.alike import alike, products, sums_into
 from partita.runtime.contributions import save_contributions
 from partita.runtime.entry import ALIKE, Entry, of_piece
 from partita.runtime.gather import owners_of
@@ -59,6 +59,8 @@ def copies_of(program: Program) -> dict[str, Copies]:
             agreed[act.bucket].add(act.space)
         elif isinstance(act, Combine | Decode) and (space := sums_into(act)):
             agreed[act.bucket].add(space)
+    for bucket in products(program):
+        agreed[bucket].add(Space.GRADIENT)
     holding = updating | {bucket: set(role.ranks) for role in program.roles for bucket in role.serves}
     served = [i.act for role, i in program.instructions() if role.keeps == "server"]
     copied = {act.bucket for act in served if isinstance(act, Update)}

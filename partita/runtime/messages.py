@@ -1,16 +1,44 @@
-"""Plain data between rank 0 and the others, as JSON in byte tensors: nothing is unpickled."""
+"""Plain data between rank 0 and the others, as JSON in byte tensors: nothing is unpickled.
+
+Ranks meet before they speak, and have as long as they like to get there: one may write a large file meanwhile. A rank
+that dies is found by whoever launched it.
+"""
 
 from __future__ import annotations
 
 import json
-from typing import Any
+import time
+from collections.abc import Iterable
+from typing import Any, Final
 
 import torch
 import torch.distributed as dist
 
+from partita.units import Seconds
+
+POLL_INTERVALS: Final[tuple[Seconds, Seconds]] = (1e-3, 2e-2)  # the first one, and the longest
+
+
+def come(meeting: str, rank: int) -> None:
+    """Say that this rank has come to a meeting."""
+    dist.distributed_c10d._get_default_store().set(f"{meeting}/{rank}", "")
+
+
+def wait_for(meeting: str, ranks: Iterable[int]) -> None:
+    """Wait until these ranks have come to it, without a limit. Other threads can use the store meanwhile."""
+    store, keys, pause = (
+        dist.distributed_c10d._get_default_store(),
+        [f"{meeting}/{r}" for r in ranks],
+        POLL_INTERVALS[0],
+    )
+    while not store.check(keys):
+        time.sleep(pause)
+        pause = min(2 * pause, POLL_INTERVALS[1])
+
 
 def gather(body: Any, rank: int, world: int) -> list[Any]:
-    """The bodies of all ranks below `world`, in their order, on rank 0; empty on other ranks."""
+    """The bodies of all ranks below `world`, in their order, on rank 0; empty on other ranks. All must call it."""
+    _meet(rank, world)
     if rank:
         _send(body, 0)
         return []
@@ -18,12 +46,20 @@ def gather(body: Any, rank: int, world: int) -> list[Any]:
 
 
 def spread(body: Any, rank: int, world: int) -> Any:
-    """Rank 0's body, on every rank below `world`."""
+    """Rank 0's body, on every rank below `world`; all must call it."""
+    _meet(rank, world)
     if rank:
         return _receive(0)
     for peer in range(1, world):
         _send(body, peer)
     return body
+
+
+def _meet(rank: int, world: int) -> None:
+    if world > 1:
+        number = dist.distributed_c10d._get_default_store().add(f"met/{world}/{rank}", 1)
+        come(meeting := f"met/{world}/{number}", rank)
+        wait_for(meeting, range(world))
 
 
 def _send(body: Any, to: int) -> None:

@@ -6,7 +6,8 @@ rank 1   need                      shard
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import asdict
 from typing import Any
 
@@ -22,9 +23,11 @@ def save_shards(shards: Sequence[Shard], keep: SavePolicy, manifest: Manifest) -
     commit(path, manifest, [write_shard(shard, path, rank) for rank, shard in enumerate(shards)], keep.many)
 
 
-def save_together(shard: Shard, keep: SavePolicy, manifest: Manifest, rank: int) -> str:
-    """Write this rank's part of a checkpoint; every rank of the Program must call it. Returns why it failed ("": it did
-    not).
+def save_together(
+    shard: Shard, keep: SavePolicy, manifest: Manifest, rank: int, writing: Callable[[], AbstractContextManager[None]]
+) -> str:
+    """Write this rank's part of a checkpoint, in the context `writing`; every rank of the Program must call it. Returns
+    why it failed ("": it did not).
 
     A failed checkpoint leaves no files, and the ones before it stay.
     """
@@ -34,7 +37,8 @@ def save_together(shard: Shard, keep: SavePolicy, manifest: Manifest, rank: int)
     if failed:
         return failed
     written: dict[str, Any] = {}
-    failed = _trying(lambda: written.update(asdict(write_shard(shard, path, rank))))
+    with writing():
+        failed = _trying(lambda: written.update(asdict(write_shard(shard, path, rank))))
     reports = gather({"failed": failed, **written}, rank, world)
     if rank == 0:
         failed = next((report["failed"] for report in reports if report["failed"]), "")

@@ -35,6 +35,7 @@ from partita.runtime.generators import begin_draws
 from partita.runtime.heap import limit, make_room
 from partita.runtime.leg import Interval
 from partita.runtime.memory_trace import MemoryTrace, allocations
+from partita.runtime.messages import come, wait_for
 from partita.runtime.processes import Processes, clock_offset
 from partita.runtime.rank import Rank
 from partita.runtime.restore import Checkpoint
@@ -129,10 +130,9 @@ class Session:
             yield
         finally:
             if self.world > 1:
-                dist.distributed_c10d._get_default_store().set(f"{key}/{self.rank}", "")
+                come(key, self.rank)
         if self.world > 1:
-            others = range(self.world if all_of_them else 1)
-            dist.distributed_c10d._get_default_store().wait([f"{key}/{rank}" for rank in others], timedelta(days=7))
+            wait_for(key, range(self.world if all_of_them else 1))
             if all_of_them:
                 dist.barrier()
 

@@ -47,16 +47,22 @@ class File:
 
 
 def write_shard(shard: Shard, directory: Path, rank: int) -> File:
-    """Write `rank-<rank>.safetensors` whole or not at all: under another name, to the disk, then renamed.
+    """Write `rank-<rank>.safetensors` whole or not at all.
 
     Raises OSError where there is no space, TaskError for values that cannot be written.
     """
     path = directory / f"rank-{rank}.safetensors"
-    fresh = path.with_suffix(".part")
     values = {str(entry): to_plain(value, entry.detail or entry.kind) for entry, value in shard.values.items()}
     tensors = {str(entry): tensor.detach().contiguous() for entry, tensor in shard.tensors.items()}
+    return write_tensors(tensors, path, {VALUES: json.dumps(values, allow_nan=False)})
+
+
+def write_tensors(tensors: dict[str, torch.Tensor], path: Path, words: dict[str, str] | None = None) -> File:
+    """Write tensors, and `words` in the header, whole or not at all: under another name, to the disk, then renamed.
+    Raises OSError."""
+    fresh = path.with_suffix(".part")
     try:
-        save_file(tensors, fresh, {VALUES: json.dumps(values, allow_nan=False)})
+        save_file(tensors, fresh, words)
     except SafetensorError as error:
         raise OSError(str(error)) from error
     sync(fresh)

@@ -16,7 +16,7 @@ from partita.errors import InputError, OptionError, RunStopped
 from partita.runtime.checkpoint import SavedCheckpoint, stopped_at
 from partita.runtime.device import GLOO, backend_of, device_of
 from partita.runtime.directory import Finished, opened, write_result
-from partita.runtime.execution import run
+from partita.runtime.execution import progress_of, run
 from partita.runtime.heap import keep_freed
 from partita.runtime.messages import gather, spread
 from partita.runtime.preflight import differing, facts_of
@@ -126,8 +126,8 @@ def train_rank(task: Task, asked: Training) -> RunResult | None:
         def hear(event: dict[str, Any]) -> None:
             if "note" in event:
                 note(event["note"])
-            if "step" in event:
-                asked.tell(f"{plan.name}: step {event['step'] + 1} of {steps}")
+            if progress := progress_of(event, plan.name, steps):
+                asked.tell(progress)
 
         with session.together():  # the first computes the held-out loss
             report = run(session, job, hear)

@@ -13,18 +13,25 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
-from partita.errors import TaskError, first_line
+from partita.errors import OptionError, TaskError, first_line
 from partita.runtime.assembly import Values, initial, values_of
+from partita.runtime.shard import write_tensors
 from partita.task import Task
 
 RANDOM: Final = "random state"
 
 
 def save_weights(model: Any, path: Path) -> None:
-    """Write a module's parameters and persistent buffers under their own names; tied ones once."""
+    """Write a module's parameters and persistent buffers under their own names, tied ones once; whole or not at all.
+    Raises OptionError where there is no room."""
     kept = dict(model.named_parameters())
     kept |= {name: buffer for name, buffer in model.named_buffers() if name in model.state_dict()}
-    save_file({name: tensor.detach().contiguous() for name, tensor in kept.items()}, path)
+    try:
+        write_tensors({name: tensor.detach().contiguous() for name, tensor in kept.items()}, path)
+    except OSError as error:
+        raise OptionError(
+            f"{path} cannot be written ({first_line(error)}); make room, and --resume goes on from the last checkpoint"
+        ) from None
 
 
 def load_weights(model: Any, path: Path) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import pairwise
+from math import log
 from typing import Final
 
 from partita.cluster.cluster import Cluster, Device, Group
@@ -12,7 +14,7 @@ from partita.searches.objective import OBJECTIVES
 from partita.units import BytesPerSecond
 
 WIDEST: Final = 16.0
-HALVINGS: Final = 6
+HALVINGS: Final = 5
 MOST_RANKS: Final = 64  # a break-even takes a dozen simulations
 
 
@@ -44,17 +46,18 @@ def break_even(
     """The bandwidth nearest to `narrowest` at which `other` overtakes `best`, and whether it wins above it.
 
     Both give a step's seconds with every link's bandwidth times a factor. None where the order holds from a sixteenth
-    to sixteen times the bandwidth.
+    to sixteen times the bandwidth, as far as a few points between tell.
     """
+    turns = {}
     for edge in (WIDEST, 1 / WIDEST):
-        if other(edge) >= best(edge):
-            continue
-        near, far = 1.0, edge
-        for _ in range(HALVINGS):
-            middle = (near * far) ** 0.5
-            near, far = (near, middle) if other(middle) < best(middle) else (middle, far)
-        return narrowest * (near * far) ** 0.5, edge > 1
-    return None
+        for near, far in pairwise(edge**part for part in (0.0, 0.5, 1.0)):
+            if other(far) < best(far):
+                for _ in range(HALVINGS):
+                    middle = (near * far) ** 0.5
+                    near, far = (near, middle) if other(middle) < best(middle) else (middle, far)
+                turns[abs(log(near * far))] = narrowest * (near * far) ** 0.5, edge > 1
+                break
+    return turns[min(turns)] if turns else None
 
 
 def widened(cluster: Cluster, factor: float) -> Cluster:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
@@ -63,7 +64,8 @@ def in_words(minibatches: tuple[MinibatchChoice, ...], known: StepsToLoss) -> st
     if len(minibatches) > 1:
         other = minibatches[1]
         words += f"; {other.point.batch} would take {other.seconds / best.seconds:.2f} times as long"
-    words += f"; larger ones stop saving steps at about {law.critical:.3g} (R^2 {law.r2:.3f})"
+    if 0 < law.critical < math.inf:
+        words += f"; larger ones stop saving steps at about {law.critical:.3g} (R^2 {law.r2:.3f})"
     good = sorted(each.point.batch for each in minibatches if each.good)
     if good:
         words += (

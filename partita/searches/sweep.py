@@ -56,7 +56,11 @@ def read_sweep(text: str) -> tuple[BytesPerSecond, ...]:
         low, high = (parse_bandwidth(end if end.endswith("/s") else f"{end}bit/s") for end in found.groups()[:2])
     except InputError:
         raise OptionError(wrong) from None
-    count = int(found[3] or math.ceil(EACH * math.log10(high / low)) + 1) if 0 < low <= high else 0
+    count = (
+        int(found[3] or math.ceil(EACH * math.log10(high / low)) + 1)
+        if 0 < low <= high and high / low < math.inf
+        else 0
+    )
     if not 1 <= count <= MOST or (count == 1 and low < high):
         raise OptionError(f"{wrong}: from a bandwidth above 0 to a higher one, in 2 to {MOST} points")
     return tuple(low * (high / low) ** (k / max(count - 1, 1)) for k in range(count))

@@ -23,10 +23,12 @@ from safetensors.torch import load_file
 from partita import api
 from partita.errors import PartitaError
 from partita.lab import train as launched
+from partita.lab.rehearsal import Rehearsal
 from partita.lowering.lower import last_program
-from partita.runtime.checkpoint import SavePolicy, place_of
+from partita.runtime.checkpoint import SavePolicy, committed, place_of
 from partita.runtime.leg import legs
 from tests.processes.crews import SEED, Crews
+from tests.processes.slow_disk import SECONDS
 from tests.processes.training import workers_of
 
 TASK = f"{Path(__file__).with_name('mortal.py')}:mortal"
@@ -232,6 +234,16 @@ def test_a_second_signal_ends_a_run_at_once(
     code, body = train("ddp", tmp_path, resume=True, steps=4)
     assert code == 0, body
     assert "going on from step" in body["notes"][0]
+
+
+def test_a_slow_disk_is_not_a_rank_that_hangs(tmp_path: Path) -> None:
+    """One rank writes for longer than the others wait for a message, and than the launcher for a word."""
+    task, cluster = f"{Path(__file__).parent / 'slow_disk.py'}:slow_disk", api.cluster_of("local:2")
+    graph, heard = api.graph_of(task), list[str]()
+    with Rehearsal(task, graph, cluster, timeout=SECONDS / 3, tell=heard.append) as crew:
+        crew.train(api.plan_of("ddp", graph, cluster), steps=2, keep=SavePolicy(str(tmp_path), 2))
+    assert [path.name for path in committed(tmp_path)] == ["step-2"]
+    assert "ddp: writing the checkpoint of step 2" in heard
 
 
 def test_losses_of_unequal_parts_go_on(crews: Crews, tmp_path: Path) -> None:

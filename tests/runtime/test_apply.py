@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, IterableDataset
 
 import partita as pt
 from partita.errors import OptionError, PlanError
@@ -131,6 +131,14 @@ def test_a_loader_that_cannot_be_divided_is_refused(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(apply, "_place", lambda: (0, 2))
     for loader in ([1, 2], DataLoader(Endless(), batch_size=2)):
         with pytest.raises(OptionError, match="give a DataLoader"):
+            pt.apply("ddp", nn.Linear(2, 2), None, loader)
+    samples = torch.arange(8)
+    divided = DistributedSampler(samples, 2, 0)  # type: ignore[arg-type]
+    for loader in (
+        DataLoader(samples, batch_size=2, sampler=divided),  # type: ignore[arg-type]
+        DataLoader(samples, batch_sampler=BatchSampler(divided, 2, False)),  # type: ignore[arg-type]
+    ):
+        with pytest.raises(OptionError, match="without a DistributedSampler"):
             pt.apply("ddp", nn.Linear(2, 2), None, loader)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import json
 import os
 import pickle
@@ -32,6 +34,7 @@ from partita.runtime.restore import open_checkpoint
 from partita.runtime.result import RunResult
 from partita.runtime.shard import sha256_of
 from partita.runtime.training import Training
+from partita.runtime.weights import save_weights
 from partita.task import Task
 from tests.captures import capture
 from tests.small import cluster_of
@@ -209,6 +212,9 @@ def test_a_checkpoint_of_another_model_is_refused_with_five_keys(run: Path, grap
     assert str(refused.value).count(" there, ") == 5
     with pytest.raises(OptionError, match="with --seed 0, and this run has 3"):
         start(SavePolicy(str(run)), graph, plan, resume=True, seed=3)
+    keyed = Training(graph, plan, MACHINES, 9, SavePolicy(str(run)), resume=True, keyed=True)
+    with pytest.raises(OptionError, match="of a run without --deterministic"), opened(keyed):
+        pass
 
 
 def test_where_a_run_starts(run: Path, graph: Graph, plan: Plan, tmp_path: Path) -> None:
@@ -291,9 +297,67 @@ def test_a_full_disk_keeps_what_there_is(
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage)
     with pytest.raises(OSError, match=r"no space: need .*, have 97.* in"):
         begin(run, 8, 10**6)
-    with pytest.raises(OptionError, match=r"no space: need .* for 3 checkpoints"):
+    with pytest.raises(OptionError, match=r"no space: need .* for so many checkpoints: 3"):
         start(SavePolicy(str(run / "new"), 2), graph, plan, resume=False)
     assert heard_from(run) == (6, "")
+
+
+def test_checkpoints_that_will_be_removed_make_room(
+    run: Path, graph: Graph, plan: Plan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run that has kept as many as it may needs room for one more, not for all of them again."""
+    keep = SavePolicy(str(run), 2)
+    whole, _ = sizes_of(graph, last_program(graph, plan, MACHINES))
+    usage = shutil.disk_usage(run)._replace(free=round(1.5 * whole) + 2**16)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage)
+    assert "going on from step 6" in start(keep, graph, plan, resume=True)[1]
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=whole // 2))
+    with pytest.raises(OptionError, match="for so many checkpoints: 1;"):
+        start(keep, graph, plan, resume=True)
+    take = RunResult(Timeline("p", "measured", 0.5, 12), (), 1.5, "weights")
+    write_result(str(run), Finished(plan, 6, take))
+    assert isinstance(start(keep, graph, plan, resume=True, steps=6)[0], Finished)  # which writes none
+
+
+def test_what_cannot_be_removed_does_not_undo_what_was_written(
+    task: Task, graph: Graph, plan: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Files of an older checkpoint that somebody still has open, on a network's disk."""
+
+    def busy(path: Path) -> None:
+        raise OSError(16, "Device or resource busy")
+
+    monkeypatch.setattr(shutil, "rmtree", busy)
+    train_in_process(task, graph, plan, MACHINES, 6, keep=SavePolicy(str(tmp_path), 2, 1))
+    assert heard_from(tmp_path) == (6, "")
+
+
+def test_a_directory_that_cannot_be_locked_is_not_another_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def unlocked(lock: int, how: int) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", unlocked)
+    with pytest.raises(OptionError, match=r"no file can be locked \(No locks available\)"):
+        claimed(str(tmp_path)).__enter__()
+
+
+def test_a_disk_without_room_for_the_end_is_a_sentence(
+    tmp_path: Path, plan: Plan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Weights that were there before stay whole."""
+    layer = torch.nn.Linear(2, 2)
+    save_weights(layer, tmp_path / "model.safetensors")
+    before = (tmp_path / "model.safetensors").read_bytes()
+
+    def full(*words: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "replace", full)
+    with pytest.raises(OptionError, match=r"model\.safetensors cannot be written \(.*No space left"):
+        save_weights(layer, tmp_path / "model.safetensors")
+    assert (tmp_path / "model.safetensors").read_bytes() == before
+    with pytest.raises(OptionError, match=r"result\.json cannot be written \(No space left"):
+        write_result(str(tmp_path), Finished(plan, 6, RunResult(Timeline("p", "measured", 0.5, 12), (), 1.5, "w")))
 
 
 def test_a_limit_on_files_is_seen_before_the_first_step(

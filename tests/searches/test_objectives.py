@@ -123,6 +123,12 @@ def test_the_bandwidth_at_which_the_order_turns() -> None:
     assert below[0] == pytest.approx(50.0, rel=0.05)
     assert not below[1]
     assert break_even(lambda f: 1.0 / f, lambda f: 2.0 / f, 100.0) is None
+    between = break_even(lambda f: 1.0, lambda f: 0.5 + abs(f - 4.0) / 4, 100.0)  # it wins from 2 to 6 alone
+    assert between is not None
+    assert between[0] == pytest.approx(200.0, rel=0.05)
+    nearer = break_even(lambda f: 1.0, lambda f: 2.0 if 0.5 < f < 12.0 else 0.5, 100.0)  # on both sides
+    assert nearer is not None
+    assert nearer[0] == pytest.approx(50.0, rel=0.05)
 
 
 def test_a_narrow_network_says_where_the_order_turns() -> None:
