@@ -6,6 +6,7 @@ from enum import StrEnum
 from math import prod
 from typing import Final
 
+from partita.cost.convolutions import CONVOLUTIONS, convolution_bytes
 from partita.graph.graph import Graph
 from partita.graph.operator import Operator, Ref
 from partita.graph.precision import ACCUMULATED
@@ -17,10 +18,8 @@ from partita.units import Bytes
 
 # Temporary tensors of the size of what is updated (torch 2.13, torch/optim): Adam's denominator twice, ...
 SCRATCH: Final = {"SGD": 0, "Adam": 2, "AdamW": 2, "NAdam": 2, "RAdam": 2}
-BACKWARD: Final = "aten.convolution_backward"
-UNFOLDED_SUMS: Final = 4
-CONVOLUTIONS: Final = ("aten.convolution.", BACKWARD)
 LSTM: Final = "partita.lstm_layer"
+GRU: Final = "partita.gru_layer"
 ROOM: Final = 2**17  # scores of a block of an attention that drops weights
 SCORES: Final = {DROPPING: 2, DROPPING_BACKWARD: 4}  # tensors like a block's scores that are there at once
 # Tensors like the rows that norms of short ones have in fp32.
@@ -39,6 +38,9 @@ class Processor(StrEnum):
     CARD = "card"
     WIDE = "wide"
     NARROW = "narrow"
+
+
+BLOCK: Final = {Processor.WIDE: 16, Processor.NARROW: 8}  # channels of a convolution's blocks
 
 
 def scratch_bytes(graph: Graph, bucket: Bucket, on: Processor, joined: bool = True) -> Bytes:
@@ -65,40 +67,20 @@ def scratch_bytes(graph: Graph, bucket: Bucket, on: Processor, joined: bool = Tr
 def working_bytes(graph: Graph, operator: Operator, batch: int, on: Processor = Processor.WIDE) -> Bytes:
     """Bytes that an operator takes on a processor beyond what it makes, for `batch` samples; none on a card.
 
-    oneDNN's convolutions (torch 2.13, fp32, x86; kernels of one element excepted) read and make copies in a blocked
-    layout. Forward has those of input and weight, and later that of the output, beside the output; backward those of
-    the input and of the output's gradient beside the input's gradient, and later that of the weight's gradient. With
-    narrow vectors (jit:avx2) a kernel larger than the image has its gradient by products of matrices: of unfolded
-    samples, summed in four times the weight's room. Its LSTM layer: `recurrent_bytes`. Attention that drops weights:
-    `blockwise_bytes`. Norms of short rows: these, and what is made of them, in fp32.
+    Convolutions: `convolution_bytes`. oneDNN's LSTM layer: `recurrent_bytes`; a GRU's: `stepwise_bytes`.
+    Attention that drops weights: `blockwise_bytes`. Norms of short rows: these, and what is made of them, in fp32.
     """
     if on is not Processor.CARD and operator.target in SCORES:
         return blockwise_bytes(graph, operator, batch)
-    if on is not Processor.CARD and operator.target.startswith(LSTM):
+    if on is not Processor.CARD and operator.target.startswith((LSTM, GRU)):
         value, _, w_hidden = (graph.tensor(ref).at(batch) for ref in operator.arguments[:3] if isinstance(ref, Ref))
-        return recurrent_bytes(value, w_hidden, backward="_backward" in operator.target)
+        found = recurrent_bytes if operator.target.startswith(LSTM) else stepwise_bytes
+        return found(value, w_hidden, backward="_backward" in operator.target)
     if on is not Processor.CARD and operator.target in WIDENED:
         return widened_bytes(graph, operator, batch)
     if on is Processor.CARD or not operator.target.startswith(CONVOLUTIONS):
         return 0
-    backward = operator.target.startswith(BACKWARD)
-    read = [graph.tensor(ref) for ref in operator.arguments[: 2 + backward] if isinstance(ref, Ref)]
-    weight, sizes = read[-1], [tensor.size(batch) for tensor in read]
-    if weight.dtype != "float32" or all(extent == 1 for extent in weight.shape[2:]):
-        return 0
-    later = sizes[-1] if backward else max(tensor.size(batch) for tensor in operator.outputs if tensor is not None)
-    if backward and on is Processor.NARROW:
-        grown, image, _ = (tensor.at(batch) for tensor in read)
-        if any(k > extent for k, extent in zip(weight.shape[2:], image.shape[2:], strict=True)):  # type: ignore[operator]
-            later = unfolded_bytes(grown, image, weight)
-    return max(sizes[0] + sizes[1], later)
-
-
-def unfolded_bytes(grown: Tensor, image: Tensor, weight: Tensor) -> Bytes:
-    """Bytes in which narrow vectors make the gradient of such a `weight` from the output's, all of known sizes: the
-    columns of one sample, which are what the kernel meets at each place, and for several samples their sums."""
-    columns = prod(grown.shape[2:]) * prod(weight.shape[1:]) * ITEMSIZE[weight.dtype]  # type: ignore[arg-type]
-    return int(columns) + (UNFOLDED_SUMS * weight.size() if image.shape[0] != 1 else 0)
+    return convolution_bytes(graph, operator, batch, BLOCK[on])
 
 
 def recurrent_bytes(value: Tensor, w_hidden: Tensor, *, backward: bool) -> Bytes:
@@ -113,6 +95,14 @@ def recurrent_bytes(value: Tensor, w_hidden: Tensor, *, backward: bool) -> Bytes
     return ITEMSIZE[value.dtype] * (
         (inputs + hidden + steps * samples) * row_stride(gates) + (widened if backward else 0)
     )
+
+
+def stepwise_bytes(value: Tensor, w_hidden: Tensor, *, backward: bool) -> Bytes:
+    """Bytes that a GRU step by step takes on `value` (T, B, I), beside what it makes: the gates of all steps, and in
+    backward the gradients of both of their sums, and the states before."""
+    steps, samples, _ = map(int, value.shape)  # type: ignore[arg-type]
+    gates, hidden = map(int, w_hidden.shape)  # type: ignore[arg-type]
+    return ITEMSIZE[value.dtype] * steps * samples * (2 * gates + hidden if backward else gates)
 
 
 def blockwise_bytes(graph: Graph, operator: Operator, batch: int) -> Bytes:

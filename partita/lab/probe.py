@@ -185,7 +185,7 @@ def rank_operators(
     }  # fmt: skip
 
 
-def working_bytes(graph: Graph, batch: int) -> Bytes:
+def passed_bytes(graph: Graph, batch: int) -> Bytes:
     """Bytes that a step on `batch` samples passes over: weights, what is kept of them, and what operators make."""
     made = (o.outputs for o in graph.operators if not shares_memory(o, graph))
     kept = round(graph.trained_bytes * (1 + graph.state_factor)) + graph.frozen_bytes
@@ -201,7 +201,7 @@ def rank_touches(
     largest = min(max(graph.parameter_elements, LARGEST[0]), LARGEST[1])
     bench, *launching = benches_of(device)
     if not launching:
-        bench = replace(bench, between=min(bench.between, working_bytes(graph, count)))
+        bench = replace(bench, between=min(bench.between, passed_bytes(graph, count)))
     with torch.no_grad():
         found: dict[str, Any] = {
             **touches(task, largest, bench),

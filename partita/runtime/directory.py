@@ -81,11 +81,16 @@ def opened(asked: Training) -> Iterator[SavedCheckpoint | Finished | None]:
         yield None
         return
     with claimed(keep.out):
-        start = place_to_start(asked)
-        if not isinstance(start, Finished):
-            if keep.every:
-                require_room(keep, asked.graph, asked.program)
-            asked.begin()
+        try:
+            start = place_to_start(asked)
+            if not isinstance(start, Finished):
+                if keep.every:
+                    require_room(keep, asked.graph, asked.program)
+                asked.begin()
+        except OSError as error:
+            raise OptionError(
+                f"--out {keep.out} cannot be written ({first_line(error)}); make room, or give another directory"
+            ) from error
         yield start
 
 

@@ -29,7 +29,7 @@ LEAVES: Final = 5  # value, two weights, two biases
 @dataclass(frozen=True)
 class Cell:
     """A step and its derivative. `states` counts what goes from step to step, the output first; `kept` the tensors
-    (B, H) that a step keeps for backward.
+    (B, H) that a step keeps for backward; `joint`: both sums below have the same gradients.
 
     `step(x, y, states) -> (states, kept)` has x = W x + b of the input and y that of the hidden state;
     `back(kept, before, d_states) -> (d_x, d_y, d_states)` has the hidden state before the step.
@@ -38,6 +38,7 @@ class Cell:
     name: str
     states: int
     kept: int
+    joint: bool
     step: Callable[[Tensor, Tensor, list[Tensor]], tuple[list[Tensor], list[Tensor]]]
     back: Callable[[tuple[Tensor, ...], Tensor, list[Tensor]], tuple[Tensor, Tensor, list[Tensor]]]
 
@@ -72,7 +73,7 @@ def _gru_back(kept: tuple[Tensor, ...], before: Tensor, d_states: list[Tensor]) 
     return torch.cat([d_r, d_z, d_n], -1), torch.cat([d_r, d_z, d_n * r], -1), [d_h * z]
 
 
-CELLS: Final = (Cell("lstm", 2, 5, _lstm_step, _lstm_back), Cell("gru", 1, 4, _gru_step, _gru_back))
+CELLS: Final = (Cell("lstm", 2, 5, True, _lstm_step, _lstm_back), Cell("gru", 1, 4, False, _gru_step, _gru_back))
 
 
 def _onednn(cell: Cell, value: Tensor) -> bool:
@@ -133,12 +134,14 @@ def _forward(cell: Cell, *tensors: Tensor, reverse: bool) -> tuple[Tensor, ...]:
                 LSTM, w_hidden.shape[1], 1, True, False, False, True,
             )  # fmt: skip
         return made
-    inputs = value @ w_in.T + b_in
-    steps, outs, saved = range(len(value)), [value] * len(value), [value] * len(value)
+    inputs, (count, batch), size = (value @ w_in.T).add_(b_in), value.shape[:2], w_hidden.shape[1]
+    steps, outs = range(count), value.new_empty(count, batch, size)
+    saved = value.new_empty(count, batch, cell.kept * size)
     for t in reversed(steps) if reverse else steps:
         states, kept = cell.step(inputs[t], states[0] @ w_hidden.T + b_hidden, states)
-        outs[t], saved[t] = states[0], torch.cat(kept, -1)
-    return torch.stack(outs), *(s.clone() for s in states), torch.stack(saved).view(torch.uint8).flatten()
+        outs[t] = states[0]
+        torch.cat(kept, -1, out=saved[t])
+    return outs, *(s.clone() for s in states), saved.view(torch.uint8).flatten()
 
 
 def workspace(steps: int, inputs: int, size: int) -> int:
@@ -178,15 +181,15 @@ def _backward(cell: Cell, *tensors: Tensor, reverse: bool) -> tuple[Tensor, ...]
     size, steps = w_hidden.shape[1], range(len(value))
     saved = space.view(value.dtype).view(len(value), value.shape[1], cell.kept * size)
     before = torch.cat([out[1:], first[0][None]]) if reverse else torch.cat([first[0][None], out[:-1]])
-    d_x, d_y = [value] * len(value), [value] * len(value)
+    d_x = value.new_empty(*value.shape[:2], len(w_in))
+    d_y = d_x if cell.joint else torch.empty_like(d_x)
     for t in steps if reverse else reversed(steps):
         d_states[0] = d_states[0] + d_out[t]
         d_x[t], d_y[t], d_states = cell.back(torch.split(saved[t], size, -1), before[t], d_states)
         d_states[0] = d_states[0] + d_y[t] @ w_hidden
-    inputs, hidden = torch.stack(d_x), torch.stack(d_y).flatten(0, 1)
-    flat = inputs.flatten(0, 1)
+    flat, hidden = d_x.flatten(0, 1), d_y.flatten(0, 1)
     d_weights = flat.T @ value.flatten(0, 1), hidden.T @ before.flatten(0, 1)
-    return inputs @ w_in, *d_weights, flat.sum(0), hidden.sum(0), *(d.clone() for d in d_states)
+    return d_x @ w_in, *d_weights, flat.sum(0), hidden.sum(0), *(d.clone() for d in d_states)
 
 
 def _register(cell: Cell) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -10,17 +9,9 @@ from typing import Any
 import pytest
 import torch
 from torch.nn import LSTM, Conv2d, Flatten, Linear, MaxPool2d, Sequential
-from torch.profiler import ProfilerActivity, profile
 
-from partita.cost.scratch import (
-    CONVOLUTIONS,
-    SCORES,
-    WIDENED,
-    Processor,
-    scratch_bytes,
-    unfolded_bytes,
-    working_bytes,
-)
+from partita.cost.convolutions import CONVOLUTIONS, unfolded_bytes
+from partita.cost.scratch import SCORES, WIDENED, Processor, scratch_bytes, working_bytes
 from partita.graph.batch import substitute
 from partita.graph.graph import Graph, Optimizer
 from partita.graph.operator import Operator, Ref
@@ -34,6 +25,7 @@ from partita.runtime.segment import mixed, resolve
 from partita.zoo.convolutional import digits_cnn
 from partita.zoo.tasks import on_digits
 from tests.captures import capture
+from tests.cost.allocated import taken_by
 from tests.small import two_layers
 
 BATCH, PAGE = 16, 4096
@@ -54,20 +46,6 @@ def filled(graph: Graph, argument: Any) -> Any:
     return torch.randn(tensor.shape)  # type: ignore[arg-type]
 
 
-def taken_by(call: Any, given: Sequence[Any]) -> int:
-    """The same of a call."""
-    call(*given)
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen:
-        made = call(*given)
-    events = [event for event in seen.profiler.kineto_results.events() if event.name() == "[memory]"]
-    live = peak = 0
-    for event in sorted(events, key=lambda event: event.start_ns()):
-        live += event.nbytes()
-        peak = max(peak, live)
-    results = [each for each in (made if isinstance(made, tuple) else (made,)) if each is not None]
-    return peak - sum(each.nbytes for each in results)
-
-
 def test_convolutions_take_blocked_copies() -> None:
     graph = substitute(capture(on_digits("digits-cnn", digits_cnn, 0.1)), BATCH)
     found = [each for each in graph.operators if each.target.startswith(CONVOLUTIONS)]
@@ -75,15 +53,6 @@ def test_convolutions_take_blocked_copies() -> None:
     for operator in found:
         expected = working_bytes(graph, operator, BATCH, processor_here())
         assert expected == pytest.approx(taken(operator, graph), rel=0.3, abs=4096), operator.name
-
-
-@pytest.fixture
-def one_thread() -> Iterator[None]:
-    """As a rank has; sums of unfolded samples are as many as threads."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def small_images() -> Sequential:

@@ -11,7 +11,7 @@ from partita.graph.patterns import shares_memory
 from partita.lab.bench import HOST
 from partita.lab.extra_lane import ExtraLane
 from partita.lab.operator_timing import _pass, make_case
-from partita.lab.probe import touch_seconds, working_bytes
+from partita.lab.probe import passed_bytes, touch_seconds
 from partita.lab.timing import _disturbance, disturb, forget
 from partita.runtime.device import CPU
 from tests.small import two_layers
@@ -25,7 +25,7 @@ def test_what_lies_between_two_calls_is_as_long_as_a_step() -> None:
     """A copy in a model of 1 MB was timed behind a pass over 16 MB, and predicted to take three times what it takes."""
     graph = two_layers()
     weights = graph.parameter_elements * 4
-    few, many = (working_bytes(graph, batch) for batch in (1, 5))
+    few, many = (passed_bytes(graph, batch) for batch in (1, 5))
     assert weights < few < many
     made = sum(t.size(1) for o in graph.operators if not shares_memory(o, graph) for t in o.outputs if t is not None)
     assert few == weights + made  # SGD without momentum keeps nothing

@@ -332,6 +332,15 @@ def test_what_cannot_be_removed_does_not_undo_what_was_written(
     assert heard_from(tmp_path) == (6, "")
 
 
+def test_a_directory_that_fills_before_the_first_step_is_a_sentence(tmp_path: Path, graph: Graph, plan: Plan) -> None:
+    def begins() -> None:
+        raise OSError(28, "No space left on device", "manifest.json")
+
+    asked = Training(graph, plan, MACHINES, 6, SavePolicy(str(tmp_path)), begin=begins)
+    with pytest.raises(OptionError, match=r"cannot be written .*No space left"), opened(asked):
+        pass
+
+
 def test_a_directory_that_cannot_be_locked_is_not_another_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def unlocked(lock: int, how: int) -> None:
         raise OSError(errno.ENOLCK, "No locks available")

@@ -27,6 +27,7 @@ from partita.program.program import Program
 from partita.recipes.catalogue import call
 from partita.runtime.assembly import train_in_process
 from partita.runtime.check import checked, difference
+from partita.runtime.holding import copies_of
 from partita.simulator.simulate import simulate
 from partita.task import Task
 from partita.wire.factors import broadcast_elements, broadcast_pays, push_pays, server_elements
@@ -104,6 +105,8 @@ def test_replicas_stay_alike_to_the_bit(graph: Graph) -> None:
     plan = call("sfb", graph, machines)
     states, _ = train_in_process(wide(), graph, plan, machines, 4, precision="fp64", order=7, slow={2: 0.1})
     assert all(difference(state.leaves, states[0].leaves) == 0.0 for state in states.values())
+    copies = copies_of(last_program(graph, plan, machines))
+    assert all(one.weights and one.state for one in copies.values())  # so that a checkpoint has them once
 
 
 def wire_of(graph: Graph, plan: Plan, machines: Cluster) -> tuple[int, ...]:
