@@ -61,6 +61,11 @@ class Ports:
         """The resources of the clock: those of `table`, then the cores that devices share."""
         return resources_of((*self.table[0], *((host.cores, host.cores, 0.0) for host in self.hosts)))
 
+    @property
+    def wires(self) -> range:
+        """The resources that are directions of ports."""
+        return range(self.cluster.size, len(self.table[0]))
+
     @cached_property
     def host_of(self) -> Ints:
         """The resource of the cores that each rank's device stands on (-1: its own)."""

@@ -30,7 +30,7 @@ from partita.simulator.overlap import extra_seconds, moves_of
 from partita.simulator.ports import Ports
 from partita.simulator.symmetry import Symmetry, symmetry_of, without_idle_ports
 from partita.simulator.transfers import Transfers, sent_by, traffic_of, transfers_of
-from partita.simulator.unevenness import uneven
+from partita.simulator.unevenness import uneven, unevenly_shared
 from partita.units import Bytes, Seconds
 
 WARMUP = 4  # rounds that fill a pipeline
@@ -65,6 +65,7 @@ class Setting:
         layout, activities = expand(self.program, prices, self.ports, transfers, self.symmetry, warmup + rounds)
         if costs.unevenness and not lockstep(self.program):
             activities = activities.longer(np.zeros(activities.size), uneven(layout, costs, activities.least))
+            activities = unevenly_shared(activities, self.ports.wires)
         start, end = advance(activities, self.ports.resources)
         extra, more, moves = np.zeros(len(start)), np.zeros(len(start)), moves_of(self.program, costs)
         for _ in range(TURNS if moves else 0):

@@ -12,8 +12,10 @@ from partita.lowering.lower import last_program
 from partita.lowering.samples import sizes_of
 from partita.program.ledger import staleness_of
 from partita.recipes.catalogue import call
+from partita.simulator.activities import Activity, activities_of, resources_of
+from partita.simulator.clock import advance
 from partita.simulator.simulate import clocked, setting_of, simulate
-from partita.simulator.unevenness import uneven
+from partita.simulator.unevenness import PARTS, uneven, unevenly_shared
 from tests.small import cluster_of, two_layers
 
 
@@ -42,3 +44,17 @@ def test_what_rounds_take_has_that_deviation_and_the_same_mean() -> None:
     assert factors.std() == pytest.approx(0.1, abs=0.015)
     sends = [i.name.startswith("S") for i in workers.instructions]
     assert not more[layout.at(workers)[:, sends]].any()
+
+
+def test_messages_get_uneven_parts_of_a_port_that_they_share_and_all_of_one_that_is_theirs() -> None:
+    """Ten of ten bytes each on a port of 10 bytes a second, and one on another: the last of the ten ends after 10 s."""
+    work = [Activity(demands=((1, 10.0),))] * 10 + [Activity(demands=((2, 10.0),))]
+    even, resources = activities_of(work), resources_of(((1.0, 1.0, 0.0), (10.0, 10.0, 0.0), (10.0, 10.0, 0.0)))
+    ends, uneven_ends = (advance(each, resources)[1] for each in (even, unevenly_shared(even, range(1, 3))))
+    assert ends[:10] == pytest.approx(10.0)
+    assert len(set(uneven_ends[:10].round(6))) == 10
+    assert uneven_ends[:10].max() == pytest.approx(10.0)
+    assert uneven_ends[10] == pytest.approx(ends[10]) == pytest.approx(1.0)
+    many = activities_of([Activity(demands=((1, 10.0),))] * 2000)
+    parts = np.log(unevenly_shared(many, range(1, 3)).demand_times)
+    assert parts.std() == pytest.approx(PARTS, rel=0.05)
