@@ -25,6 +25,17 @@ def test_rank_0_speaks_and_the_others_are_marked() -> None:
     assert err == ["[1] of 3 1/3 1", "[2] of 3 2/3 1"]
 
 
+class Closed(io.BytesIO):
+    """A pipe whose reader has left, such as `head`."""
+
+    def write(self, data: object, /) -> int:
+        raise BrokenPipeError
+
+
+def test_output_that_nobody_reads_is_dropped() -> None:
+    assert run_command(load_cluster("local:2"), ["sh", "-c", "echo a; echo b"], out=Closed(), err=io.BytesIO()) == 0
+
+
 @pytest.mark.lab
 @pytest.mark.usefixtures("namespaces")
 def test_the_environment_is_that_of_torchrun() -> None:

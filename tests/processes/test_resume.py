@@ -15,6 +15,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import psutil
 import pytest
@@ -25,11 +26,16 @@ from partita.errors import PartitaError
 from partita.lab import train as launched
 from partita.lab.rehearsal import Rehearsal
 from partita.lowering.lower import last_program
+from partita.recipes.catalogue import call
+from partita.runtime import execution
 from partita.runtime.checkpoint import SavePolicy, committed, place_of
 from partita.runtime.leg import legs
+from partita.runtime.rank import Rank
+from partita.runtime.session import Job, Session
 from tests.processes.crews import SEED, Crews
 from tests.processes.slow_disk import SECONDS
 from tests.processes.training import workers_of
+from tests.small import cluster_of, two_layers
 
 TASK = f"{Path(__file__).with_name('mortal.py')}:mortal"
 ROOT = Path(__file__).parents[2]
@@ -234,6 +240,26 @@ def test_a_second_signal_ends_a_run_at_once(
     code, body = train("ddp", tmp_path, resume=True, steps=4)
     assert code == 0, body
     assert "going on from step" in body["notes"][0]
+
+
+def test_a_step_is_not_saved_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A signal that comes during a save ends the run at the step that was just saved; a save that failed is tried
+    again."""
+    graph, failures = two_layers(), ["no space", "", "never asked"]
+    plan = call("ddp", graph, cluster_of(2))
+    for name in ("held", "identity_of", "written"):
+        monkeypatch.setattr(execution, name, lambda *given: None)
+    monkeypatch.setattr(execution, "save_together", lambda *given: failures.pop(0))
+    monkeypatch.setattr(execution.Execution, "_hold_together", lambda self, rank: None)
+    heard, rank = list[dict[str, Any]](), Mock(spec=Rank, rank=0, program=None)
+    session, job = Mock(spec=Session, graph=graph, seed=0), Job(plan, 4, out=str(tmp_path))
+    going = execution.Execution(session, job, heard.append, None, 0.0, step=2)
+    for _ in range(3):
+        going._keep(rank, 2, 0)
+    assert failures == ["never asked"]
+    assert [event["note"] for event in heard] == [
+        "the checkpoint of step 2 was not written (no space); older ones stay"
+    ]
 
 
 def test_a_slow_disk_is_not_a_rank_that_hangs(tmp_path: Path) -> None:
