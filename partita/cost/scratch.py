@@ -70,17 +70,19 @@ def working_bytes(graph: Graph, operator: Operator, batch: int, on: Processor = 
     Convolutions: `convolution_bytes`. oneDNN's LSTM layer: `recurrent_bytes`; a GRU's: `stepwise_bytes`.
     Attention that drops weights: `blockwise_bytes`. Norms of short rows: these, and what is made of them, in fp32.
     """
-    if on is not Processor.CARD and operator.target in SCORES:
+    if on is Processor.CARD:
+        return 0
+    if operator.target in SCORES:
         return blockwise_bytes(graph, operator, batch)
-    if on is not Processor.CARD and operator.target.startswith((LSTM, GRU)):
+    if operator.target.startswith((LSTM, GRU)):
         value, _, w_hidden = (graph.tensor(ref).at(batch) for ref in operator.arguments[:3] if isinstance(ref, Ref))
         found = recurrent_bytes if operator.target.startswith(LSTM) else stepwise_bytes
         return found(value, w_hidden, backward="_backward" in operator.target)
-    if on is not Processor.CARD and operator.target in WIDENED:
+    if operator.target in WIDENED:
         return widened_bytes(graph, operator, batch)
-    if on is Processor.CARD or not operator.target.startswith(CONVOLUTIONS):
-        return 0
-    return convolution_bytes(graph, operator, batch, BLOCK[on])
+    if operator.target.startswith(CONVOLUTIONS):
+        return convolution_bytes(graph, operator, batch, BLOCK[on])
+    return 0
 
 
 def recurrent_bytes(value: Tensor, w_hidden: Tensor, *, backward: bool) -> Bytes:

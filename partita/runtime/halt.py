@@ -9,17 +9,14 @@ from __future__ import annotations
 import os
 import signal
 import threading
-import time
 from types import TracebackType
-from typing import Any, Final
-
-import torch.distributed as dist
+from typing import Final
 
 from partita.runtime.brake import STOPPING, Brake
+from partita.runtime.messages import come, wait_for
 from partita.units import Seconds
 
 AGREEMENT_TIMEOUT: Final[Seconds] = 10.0
-POLL_INTERVAL: Final[Seconds] = 0.01
 
 
 class Halt:
@@ -66,11 +63,6 @@ def agreed(begun: int, rank: int, world: int) -> int:
     """The largest `begun` of all ranks, exchanged through the store; -1 if some rank does not answer."""
     if world == 1:
         return begun
-    store: Any = dist.distributed_c10d._get_default_store()
-    store.set(f"halt/{rank}", str(begun))
-    keys, end = [f"halt/{each}" for each in range(world)], time.monotonic() + AGREEMENT_TIMEOUT
-    while not store.check(keys):
-        if time.monotonic() > end:
-            return -1
-        time.sleep(POLL_INTERVAL)
-    return max(int(store.get(key)) for key in keys)
+    come("halt", rank, str(begun))
+    words = wait_for("halt", range(world), AGREEMENT_TIMEOUT)
+    return max(map(int, words), default=-1)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterable
+from math import inf
 from typing import Any, Final
 
 import torch
@@ -19,21 +20,22 @@ from partita.units import Seconds
 POLL_INTERVALS: Final[tuple[Seconds, Seconds]] = (1e-3, 2e-2)  # the first one, and the longest
 
 
-def come(meeting: str, rank: int) -> None:
-    """Say that this rank has come to a meeting."""
-    dist.distributed_c10d._get_default_store().set(f"{meeting}/{rank}", "")
+def come(meeting: str, rank: int, word: str = "") -> None:
+    """Say that this rank has come to a meeting, with a word for the others."""
+    dist.distributed_c10d._get_default_store().set(f"{meeting}/{rank}", word)
 
 
-def wait_for(meeting: str, ranks: Iterable[int]) -> None:
-    """Wait until these ranks have come to it, without a limit. Other threads can use the store meanwhile."""
-    store, keys, pause = (
-        dist.distributed_c10d._get_default_store(),
-        [f"{meeting}/{r}" for r in ranks],
-        POLL_INTERVALS[0],
-    )
+def wait_for(meeting: str, ranks: Iterable[int], limit: Seconds = inf) -> list[str]:
+    """Wait until these ranks have come to it; their words, none if `limit` seconds have passed before. Other threads
+    can use the store meanwhile."""
+    store: Any = dist.distributed_c10d._get_default_store()
+    keys, pause, end = [f"{meeting}/{rank}" for rank in ranks], POLL_INTERVALS[0], time.monotonic() + limit
     while not store.check(keys):
+        if time.monotonic() > end:
+            return []
         time.sleep(pause)
         pause = min(2 * pause, POLL_INTERVALS[1])
+    return [store.get(key).decode() for key in keys]
 
 
 def gather(body: Any, rank: int, world: int) -> list[Any]:
