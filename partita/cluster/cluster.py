@@ -138,6 +138,15 @@ class Cluster:
 
         return replace(self, root=below(self.root))
 
+    def rewired(self, change: Callable[[Link], Link]) -> Cluster:
+        """The cluster with every link as `change` makes it."""
+
+        def below(group: Group) -> Group:
+            members = tuple(below(member) if isinstance(member, Group) else member for member in group.members)
+            return replace(group, members=members, ports=tuple(map(change, group.ports)))
+
+        return replace(self, root=below(self.root))
+
     @property
     def size(self) -> int:
         """The number of devices."""
@@ -178,6 +187,10 @@ class Cluster:
         while common < min(len(up), len(down)) and up[common].path == down[common].path:
             common += 1
         return tuple(reversed(up[common:])), down[common:]
+
+    def way(self, source: int, target: int) -> Seconds:
+        """The latency of the links from rank `source` to rank `target`."""
+        return sum(port.link.latency for ports in self.route(source, target) for port in ports)
 
 
 def _climbs(group: Group, path: tuple[int, ...], above: tuple[Port, ...]) -> Iterator[tuple[Port, ...]]:

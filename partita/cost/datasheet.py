@@ -50,6 +50,7 @@ def datasheet_costs(
 
     Where some of the cluster's costs are `measured`, operators take as many times longer than their data sheet says as
     those that were measured do, and all else takes what it was measured to take."""
+    cluster = measured.cluster if measured else cluster
     device = without_quota(cluster.devices[0])
     card = device.backend == "cuda"
     table: dict[str, Seconds] = {}

@@ -39,7 +39,8 @@ TOOLS: Final = os.pathsep.join((os.defpath, "/usr/sbin", "/sbin"))
 
 @dataclass
 class Lab:
-    """An open lab. `kind` is 'namespaces', 'user namespaces' or 'loopback'; `notes` say what is not emulated.
+    """An open lab. `cluster` is the one that it emulates, without latency where the kernel has none; `kind` is
+    'namespaces', 'user namespaces' or 'loopback'; `notes` say what is not emulated.
 
     Processes die with the thread that spawned them (the kernel's parent-death signal), workers that were forked with
     this process, so open and use a lab from a thread that lives as long as the run. MASTER_PORT is free inside

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from math import inf
 from operator import itemgetter
-from statistics import median
+from statistics import fmean, median
 from typing import Any, Final, TypeVar
 
 from partita.cluster.cluster import Cluster
@@ -54,7 +54,7 @@ def wiring_of(replies: list[dict[str, Any]], cluster: Cluster, hosts: Sequence[H
     take than smaller ones tells the fraction of the bandwidth that payload gets, and the largest all-reduce by how
     much more of it such a sum takes than its bytes would, unless the processor limits them. What a round of
     computing and a collective, or this alone, takes beyond the seconds of its computing, of its bytes and of its
-    core-seconds is latency.
+    core-seconds is latency. Messages' own is without that of the links on their way, which whoever prices them adds.
     """
     share = 2 * (cluster.size - 1) / cluster.size
     curve, scatter, gather = (_rounds(replies, kind) for kind in CURVED)
@@ -66,7 +66,8 @@ def wiring_of(replies: list[dict[str, Any]], cluster: Cluster, hosts: Sequence[H
     burst = min(port.link.burst for climb in cluster.climbs for port in climb)
     quota = min(min(d.cores or 1.0, 1.0) for d in cluster.devices)
     spread = max([1.0, *(len(host.ranks) / host.cores for host in hosts)])
-    hops = _hops(replies)
+    way = cluster.way(0, 1)
+    hops = _hops(replies, round_way(cluster))
     efficiency = _efficiency(hops, slowest, (sent + received) / min(quota, 1 / spread))
     achieved = max(share * size - burst, 1.0) / max(wall - tiny.wall, 1e-6) / slowest
     part = 1.0 if core / quota > wall / 2 else max(efficiency / max(achieved, 0.5), 1.0)
@@ -83,14 +84,19 @@ def wiring_of(replies: list[dict[str, Any]], cluster: Cluster, hosts: Sequence[H
     calls = _starts(replies, (sent + received) / 2)
     called = (replies[0]["value"][1] + replies[1]["value"][1]) / 2
     alone = Wiring(
-        message=max(replies[1]["lone"][0] - calls["start"], 1e-6),
+        message=max(replies[1]["lone"][0] - way - calls["start"], 1e-6),
         curves=Measured(sums, waits(scatter, share / 2), waits(gather, share / 2)),
         sent=sent, received=received, reduced=reduced, efficiency=efficiency,
-        value=max(replies[1]["value"][0] - called, 1e-6),
+        value=max(replies[1]["value"][0] - way - called, 1e-6),
         value_start=median(reply["handed"] for reply in replies if reply["handed"]), row=_behind_others(sums, row),
         rested=median(one.ahead for one in curve), **calls,
     )  # fmt: skip
-    return _crowded(alone, replies, hops, slowest * efficiency, quota, spread)
+    return _crowded(alone, replies, hops, way, slowest * efficiency, quota, spread)
+
+
+def round_way(cluster: Cluster) -> Seconds:
+    """The latency of links from a rank to the next one, a mean round all ranks."""
+    return fmean(cluster.way(rank, (rank + 1) % cluster.size) for rank in range(cluster.size))
 
 
 def _behind_others(alone: Curve, row: Curve) -> Curve:
@@ -141,10 +147,13 @@ class Hop:
     core: Seconds
 
 
-def _hops(replies: list[dict[str, Any]]) -> list[Hop]:
-    """By size, medians over the ranks."""
+def _hops(replies: list[dict[str, Any]], way: Seconds) -> list[Hop]:
+    """By size, medians over the ranks, without the latency of the links on their way."""
     rows = zip(*(reply["hops"] for reply in replies), strict=True)
-    return [Hop(int(each[0][0]), *(median(row[k] for row in each) for k in (1, 2, 3))) for each in rows]
+    return [
+        Hop(int(each[0][0]), *(median(row[k] - (way if k < 3 else 0.0) for row in each) for k in (1, 2, 3)))
+        for each in rows
+    ]
 
 
 def _efficiency(hops: Sequence[Hop], slowest: BytesPerSecond, each: Seconds) -> float:
@@ -158,11 +167,12 @@ def _efficiency(hops: Sequence[Hop], slowest: BytesPerSecond, each: Seconds) -> 
 
 
 def _crowded(
-    alone: Wiring, replies: list[dict[str, Any]], hops: Sequence[Hop], width: BytesPerSecond,
+    alone: Wiring, replies: list[dict[str, Any]], hops: Sequence[Hop], way: Seconds, width: BytesPerSecond,
     quota: float, spread: float,
 ) -> Wiring:  # fmt: skip
     """The costs of links where messages are not `alone`, but in chains (`hops`), in crowds or beside computing: on
-    ports that let `width` bytes a second of payload through, with a `quota` of a core that `spread` ranks share."""
+    ports that let `width` bytes a second of payload through, with a `quota` of a core that `spread` ranks share.
+    Links to a neighbour have a latency of `way`."""
     circle, share, rate = Circle(len(replies)), 2 * (len(replies) - 1) / len(replies), min(quota, 1 / spread)
     hop_start = hops[0].core / 2  # who waits for each message wakes up for each
 
@@ -179,7 +189,7 @@ def _crowded(
     def moved(size: Bytes) -> Seconds:
         """What a message takes by the clock beside computing."""
         core = alone.start + max(alone.sent, alone.received) * size
-        return alone.message + max(size / width, core / (rate / 2))
+        return way + alone.message + max(size / width, core / (rate / 2))
 
     def swapped(size: Bytes, rate: float, start: Seconds = alone.start) -> Seconds:
         """What a message each way takes by the clock at once, at so many core-seconds a second, beyond latency."""
@@ -190,7 +200,7 @@ def _crowded(
     return replace(
         found, overlap=_overlap(replies, Kind.ALL_REDUCE, summed), message_overlap=_overlap(replies, "message", moved),
         gather_overlap=_overlap(replies, Kind.ALL_GATHER, gathered),
-        hop_overlap=_overlap(replies, "message", lambda size: found.hop(size) + swapped(size, rate, hop_start)),
+        hop_overlap=_overlap(replies, "message", lambda size: way + found.hop(size) + swapped(size, rate, hop_start)),
         disturbance=median(reply.get("disturbing", 0.0) for reply in replies),
         congestion=_congestion(crowds.pop(0, ()), lambda size: swapped(size, quota)),
         crowding=tuple((many, _congestion(rows, lambda size: swapped(size, rate))) for many, rows in crowds.items()),
@@ -285,7 +295,7 @@ def probe_links(cluster: Cluster, tell: Tell) -> dict[str, Any]:
         group.ask_all("join", {"timeout": 60.0}, 60.0)
         wiring = wiring_of(
             group.ask_all("wires", {"sizes": list(sizes_for(cluster)), "kinds": list(CURVED)}, 300.0),
-            cluster,
+            group.lab.cluster,
             group.lab.hosts,
         )
         payload = wiring.efficiency * cluster.narrowest

@@ -11,6 +11,7 @@ import socket
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -104,7 +105,13 @@ def _namespaces(cluster: Cluster, kind: str, memory_limits: bool) -> Lab:
     except BaseException:
         keeper.release()
         raise
-    return Lab(cluster, kind, _notes(cluster, netem, same, without), keeper, groups, PORT)
+    made = cluster if netem else without_latency(cluster)
+    return Lab(made, kind, _notes(cluster, netem, same, without), keeper, groups, PORT)
+
+
+def without_latency(cluster: Cluster) -> Cluster:
+    """The cluster with links that take their bytes' time alone."""
+    return cluster.rewired(lambda link: replace(link, latency=0.0))
 
 
 def _connect(cluster: Cluster, keeper: KeeperClient, ip: str, tc: str) -> bool:
@@ -148,7 +155,7 @@ def _notes(cluster: Cluster, netem: bool, same: bool, without: str) -> tuple[str
     ghosts = sum(device.ghost for device in cluster.devices)
     notes = {
         without: bool(without),
-        "latency is not emulated, the kernel has no netem: messages take the kernel's own path, some 20 us": (
+        "latency is not emulated, the kernel has no netem: in runs and predictions messages take some 20 us": (
             not netem and any(link.latency for link in links)
         ),
         "the host does not let the lab choose how TCP avoids congestion: messages go as the host prefers": not same,
@@ -174,4 +181,4 @@ def _loopback(cluster: Cluster, reason: str = "") -> Lab:
         write_record(record, run, ())
         stack.pop_all()
     notes = (reason,) if reason else ()
-    return Lab(cluster, "loopback", notes, keeper, (), listener.getsockname()[1], listener)
+    return Lab(without_latency(cluster), "loopback", notes, keeper, (), listener.getsockname()[1], listener)

@@ -165,7 +165,7 @@ class Rehearsal:
                 "too slow; repeat on a quiet machine"
             ]
         costs = Costs(
-            self.graph, self.cluster, operators, **touches_of(touches), load=touch_of(touches, "load"),
+            self.graph, self.group.lab.cluster, operators, **touches_of(touches), load=touch_of(touches, "load"),
             sizes=tuple(batches), wiring=with_coding(wiring, touches),
             hosts=self.group.lab.hosts, instruction=median(reply["instruction"] for reply in touches),
             codecs={name: coding_of(touches, name) for name in codecs}, slowdowns=slowdowns,
@@ -250,7 +250,7 @@ class Rehearsal:
         if not last.kinds.issuperset(kinds):
             wanted = [kind for kind in CURVED if kind in kinds or kind in last.kinds]
             replies = self._ask("wires", 300.0, sizes=list(sizes_for(self.cluster)), kinds=wanted)
-            found = wiring_of(replies, self.cluster, self.group.lab.hosts)
+            found = wiring_of(replies, self.group.lab.cluster, self.group.lab.hosts)
             last = TimedLinks(time.monotonic(), frozenset(wanted), found)
         self._links = _TIMED[self.cluster] = last
         return last.wiring

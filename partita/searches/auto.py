@@ -87,6 +87,7 @@ def shortlist_of(
 
     Raises PlanError where nothing can be lowered.
     """
+    cluster = measured.cluster if measured else cluster
     check_objective(objective, allow, cluster)
     batch = graph.minibatch
     sizes = (1, max(batch // max(cluster.size // 4, 1), 2), batch) if graph.symbolic else (graph.batch,)

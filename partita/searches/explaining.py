@@ -8,7 +8,7 @@ from itertools import pairwise
 from math import log
 from typing import Final
 
-from partita.cluster.cluster import Cluster, Device, Group
+from partita.cluster.cluster import Cluster
 from partita.program.timeline import Timeline
 from partita.searches.objective import OBJECTIVES
 from partita.units import BytesPerSecond
@@ -62,12 +62,6 @@ def break_even(
 
 def widened(cluster: Cluster, factor: float) -> Cluster:
     """The cluster with every link's bandwidth times `factor`, its burst lasting as long as before."""
-    return replace(cluster, root=_widened(cluster.root, factor))
-
-
-def _widened(old: Group, factor: float) -> Group:
-    members: tuple[Device | Group, ...] = tuple(_widened(m, factor) if isinstance(m, Group) else m for m in old.members)
-    ports = tuple(
-        replace(link, bandwidth=link.bandwidth * factor, burst=round(link.burst * factor)) for link in old.ports
+    return cluster.rewired(
+        lambda link: replace(link, bandwidth=link.bandwidth * factor, burst=round(link.burst * factor))
     )
-    return replace(old, members=members, ports=ports)

@@ -76,6 +76,24 @@ def test_the_laws_are_found_again(congestion: float) -> None:
     assert [bytes_ / size for size, bytes_ in found.queue] == pytest.approx([2.0] * 3)
 
 
+@pytest.mark.parametrize("way", [0.0, 3e-3])
+def test_the_latency_of_links_counts_once(way: float) -> None:
+    """Whoever prices a message adds that of the links on its way, which what was measured has in it already."""
+    machines = Cluster("four", Group("root", (Device(cores=1.0),) * 4, (Link(RATE, way / 2),) * 4))
+    replies = made_up(1.0)
+    reply = replies[0]
+    later = dict(reply, hops=[(n, wall + way, quick + way, core) for n, wall, quick, core in reply["hops"]])
+    later |= {name: (reply[name][0] + way, reply[name][1]) for name in ("lone", "value")}
+    beside = [(n, 1.5 * (7e-4 + n / RATE) + way) for n in SIZES[1:]]
+    later["overlapped"] = {"message": beside}
+    found = wiring_of([later] * 4, machines)
+    assert (found.message, found.value) == pytest.approx((7e-4, 3 * START), rel=0.01)
+    assert found.hops == tuple((n, pytest.approx(2e-4, rel=0.01)) for n in SIZES)
+    factors = [factor for _, factor in found.message_overlap]
+    took = [factor * (way + 7e-4 + n / RATE) for (n, _), factor in zip(beside, factors, strict=True)]
+    assert took == pytest.approx([wall for _, wall in beside], rel=0.01)
+
+
 def test_messages_of_a_chain_cost_their_wake_ups() -> None:
     """What a chain takes is the same; what of it is the processor's is three times as much as a row's messages say."""
     machines = Cluster("four", Group("root", (Device(cores=1.0),) * 4, (Link(RATE, 0.0),) * 4))

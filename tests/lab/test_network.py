@@ -363,7 +363,8 @@ def test_the_notes_say_what_is_not_emulated() -> None:
     cluster = load_cluster("lab-4x1g")
     root = Group("g", (ghost, greedy), (Link(1e9, latency=1e-3, duplex=False), Link(1e9, latency=0.0)))
     with open_lab(replace(cluster, root=root)) as lab:
-        text = " ".join(lab.notes)
+        text, way = " ".join(lab.notes), lab.cluster.way(0, 1)
+    assert way == (0.0 if "no netem" in text else 1e-3)
     assert "ask for 10000 cores" in text
     assert "1 of 2 devices are ghosts" in text
     assert "half-duplex" in text
