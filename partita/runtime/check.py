@@ -28,7 +28,7 @@ from partita.task import Task
 from partita.telling import Tell, quiet
 from partita.tracing.capture import capture
 from partita.tracing.draws import sample_dims
-from partita.tracing.hidden_inputs import changing
+from partita.tracing.hidden_inputs import changing, follows_python_random
 from partita.tracing.kept import put_back
 
 TOLERANCE: Final = 1e-9
@@ -116,6 +116,11 @@ def _explained(
     repeats with sums in another order, where that can be."""
     if why := changing(task, ("loss",)) or unlike_its_shares(task, program, steps, seed):
         return why
+    if follows_python_random(task):
+        return (
+            "the step follows Python's or NumPy's random numbers, and every worker draws its own; draw with torch, as "
+            "tensors, of which `verify` gives every sample the same"
+        )
     if serially is None:
         return ""
     again = gaps_of({name: weight.detach() for name, weight in serially()[0].items()}, straight)

@@ -132,6 +132,15 @@ def python_random_state() -> Any:
 
 def check_python_random(task: Task) -> None:
     """Raises CaptureError if the step depends on Python's or NumPy's random numbers; drawing some is allowed."""
+    if follows_python_random(task):
+        raise CaptureError(
+            "the step follows Python's or NumPy's random numbers, once for all steps if it were traced; draw with "
+            "torch, as tensors"
+        )
+
+
+def follows_python_random(task: Task) -> bool:
+    """Whether what the step calls, and with which numbers, depends on Python's or NumPy's random numbers."""
     before, steps = (random.getstate(), numpy.random.get_state()), []
     try:
         with warmed(task) as (_, once):
@@ -142,15 +151,11 @@ def check_python_random(task: Task) -> None:
                     once()
                 steps.append(calls.made)
     except Exception:  # what cannot run so was traced all the same
-        return
+        return False
     finally:
         random.setstate(before[0])
         numpy.random.set_state(before[1])
-    if any(step != steps[0] for step in steps):
-        raise CaptureError(
-            "the step follows Python's or NumPy's random numbers, once for all steps if it were traced; draw with "
-            "torch, as tensors"
-        )
+    return any(step != steps[0] for step in steps)
 
 
 class Calls(TorchDispatchMode):  # type: ignore[no-untyped-call]

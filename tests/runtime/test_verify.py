@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
 from math import inf, nan
 from typing import Any
@@ -106,6 +107,18 @@ def test_what_a_loss_keeps_is_each_trainings_own_or_named() -> None:
     found = checked(task, lambda graph: call("ddp", graph, machines), machines)
     assert not found["equal"]
     assert "the loss changes 'kept.calls' in every step, which is no buffer of the model; keep" in found["because"]
+
+
+def chancy(model: Any, batch: Any) -> Any:
+    """A loss that Python's random numbers scale."""
+    return classify(model, batch) * (1 + random.random())
+
+
+def test_a_step_that_follows_pythons_random_numbers_is_said_to() -> None:
+    machines, task = cluster_of(2), replace(perceptron(), loss=chancy)
+    found = checked(task, lambda graph: call("ddp", graph, machines), machines)
+    assert not found["equal"]
+    assert "the step follows Python's or NumPy's random numbers" in found["because"]
 
 
 class Sum(nn.Module):
