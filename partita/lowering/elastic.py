@@ -45,12 +45,18 @@ def own_steps(draft: Draft, group: ReplicaGroup, steps: int) -> list[Instruction
 
 def _pulled(draft: Draft, step: int) -> list[Instruction]:
     """The gradient of the augmented Lagrangian: f's + multiplier + penalty x (weights - centre)."""
-    rho = draft.sync.outer.penalty
-    terms = (Term(Space.GRADIENT), Term(Space.DUAL), Term(Space.PARAMETER, (rho,)), Term(Space.ANCHOR, (-rho,)))
-    return [
-        Instruction(f"G{i}.{step}", Mix(bucket.name, Space.GRADIENT, terms), "compute")
-        for i, bucket in enumerate(draft.buckets)
-    ]
+    terms = (Term(Space.GRADIENT), Term(Space.DUAL), Term(Space.DELTA, (draft.sync.outer.penalty,)))
+    body = list[Instruction]()
+    for i, bucket in enumerate(draft.buckets):
+        body.append(Instruction(f"G{i}.{step}.x", _apart(bucket.name), "compute"))
+        body.append(Instruction(f"G{i}.{step}", Mix(bucket.name, Space.GRADIENT, terms), "compute"))
+    return body
+
+
+def _apart(bucket: str) -> Mix:
+    """x - centre. A weight that no sample moves is not apart from it by a rounding, as penalty x - penalty centre would
+    be, of which Adam makes whole steps."""
+    return Mix(bucket, Space.DELTA, (Term(Space.PARAMETER), Term(Space.ANCHOR, MINUS)))
 
 
 def _ahead(draft: Draft, step: int, own: list[Instruction]) -> list[Instruction]:
@@ -78,10 +84,13 @@ def pull(bucket: str, rate: float) -> tuple[Mix, Mix]:
     return force, Mix(bucket, Space.PARAMETER, (Term(Space.PARAMETER), Term(Space.DELTA, MINUS)))
 
 
-def multiplier_step(bucket: str, penalty: float) -> Mix:
+def multiplier_step(i: int, bucket: str, penalty: float, *after: After) -> list[Instruction]:
     """multiplier += penalty (x - centre)."""
-    terms = (Term(Space.DUAL), Term(Space.PARAMETER, (penalty,)), Term(Space.ANCHOR, (-penalty,)))
-    return Mix(bucket, Space.DUAL, terms)
+    terms = (Term(Space.DUAL), Term(Space.DELTA, (penalty,)))
+    return [
+        Instruction(f"X{i}.x", _apart(bucket), "compute", after),
+        Instruction(f"X{i}", Mix(bucket, Space.DUAL, terms), "compute"),
+    ]
 
 
 def _elastic(draft: Draft) -> list[Instruction]:
@@ -112,10 +121,7 @@ def _multipliers(draft: Draft) -> list[Instruction]:
             Instruction(f"D{i}", said, "compute"),
             Instruction(f"A{i}", _summed(draft, name), "wire", (After(f"D{i}"),)),
         ]
-        entering += [
-            Instruction(f"O{i}", mean, "compute", (After(f"A{i}"),)),
-            Instruction(f"X{i}", multiplier_step(name, rho), "compute"),
-        ]
+        entering += [Instruction(f"O{i}", mean, "compute", (After(f"A{i}"),)), *multiplier_step(i, name, rho)]
     return found + entering
 
 

@@ -51,7 +51,7 @@ def in_consensus(draft: Draft, group: ReplicaGroup, owners: tuple[int, ...]) -> 
             Instruction(f"S{i}", up, f"push{host}", (After(f"D{i}"),)),
             Instruction(f"R{i}", Receive(name, (host,), down, Space.ANCHOR), f"pull{host}", (After(f"D{i}"),)),
         ]
-        ends.append(Instruction(f"X{i}", multiplier_step(name, rho), "compute", (After(f"R{i}"),)))
+        ends += multiplier_step(i, name, rho, After(f"R{i}"), After(f"S{i}"))
     return body + ends
 
 

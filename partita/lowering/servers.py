@@ -138,7 +138,7 @@ def _serving(draft: Draft, host: int, owners: Owners) -> list[Instruction]:
     mine = [i for i, owner in enumerate(owners) if owner == host]
     peers = [worker for worker in draft.workers if worker != host]
     body: list[Instruction] = []
-    if draft.weight:
+    if draft.weight and mine:
         left = [After(one.name) for one in _told(host, owners)] if host in draft.workers else []
         body += _combined(draft, host, "W", WEIGHT, left)
     for n, i in enumerate(mine):

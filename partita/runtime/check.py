@@ -76,12 +76,12 @@ def checked(
         serially = put_back(task)(partial(
             serial_training, task, cluster, seed=seed, precision=precision, dims=dims, ledger=ledger, graph=graph
         ))  # fmt: skip
-        serial = serially(parts, whole=whole or bool(ledger))
+        plainly = partial(serially, parts, whole=whole or bool(ledger))
+        serial = plainly()
         gaps = gaps_of(gathered(program, states), serial[0])
         found[precision] = largest(gaps)
         if precision == "fp64":
-            again = partial(serially, parts, whole=False) if whole and not ledger else None
-            explained = partial(_explained, task, program, steps, seed, gaps, serial[0], again, dims)
+            explained = partial(_explained, task, program, steps, seed, gaps, serial[0], plainly, dims, whole)
         if precision == "fp64" and not parts[-1].program.steps and not ledger:
             found[precision] = max(found[precision], difference_before_end(train, serially, parts[:-1]))
         if precision == "fp32":
@@ -110,20 +110,22 @@ def checked(
 
 def _explained(
     task: Task, program: Program, steps: int, seed: int, gaps: Weights, straight: Weights,
-    serially: Callable[[], Mapping[int, Weights]] | None, dims: Mapping[int, int],
+    serially: Callable[..., Mapping[int, Weights]], dims: Mapping[int, int], whole: bool,
 ) -> str:  # fmt: skip
     """Why weights are not equal, if it is known: `gaps` apart from the serial training to `straight`, which `serially`
-    repeats with sums in another order, where that can be."""
+    repeats, also from weights a rounding away. `whole`: a step changes no buffers."""
     if why := changing(task, ("loss",)) or unlike_its_shares(task, program, steps, seed):
+        return why
+    if whole and (why := unlike_its_shares(task, program, steps, seed, drawing=True)):
         return why
     if follows_python_random(task):
         return (
             "the step follows Python's or NumPy's random numbers, and every worker draws its own; draw with torch, as "
             "tensors, of which `verify` gives every sample the same"
         )
-    if serially is None:
+    if any(bucket.master for bucket in program.buckets):
         return ""
-    again = gaps_of({name: weight.detach() for name, weight in serially()[0].items()}, straight)
+    again = gaps_of({name: weight.detach() for name, weight in serially(nudged=True)[0].items()}, straight)
     return undetermined(task, gaps, again, TOLERANCE, batch=program.batch, steps=steps, seed=seed, dims=dims)
 
 

@@ -23,6 +23,16 @@ from partita.tracing.promote import Promoted
 
 SAMPLES: Final = 8
 CLOSE: Final = 1e-6
+MEAN: Final = (
+    "the loss of {name!r} on {count} samples is {means[0]:.4g}, on {few} of them {means[1]:.4g} and on the others "
+    "{means[2]:.4g}: it is not the mean over its samples, so a divided minibatch trains otherwise than a whole one; "
+    "return (sum, weight) for a sum or a mean over tokens, and use `single` where samples are compared with each other"
+)
+DRAWS: Final = (
+    "the loss of {name!r} on {count} samples is {means[0]:.4g} while it draws, on {few} of them {means[1]:.4g} and on "
+    "the others {means[2]:.4g}: what it draws at random does not lie along its samples (in packed sequences, say), so "
+    "parts of a minibatch draw otherwise than a whole one; verify it without dropout"
+)
 
 
 def divides(program: Program) -> bool:
@@ -37,22 +47,27 @@ def unlike_its_parts(task: Task, batch: int, seed: int = 0) -> str:
     return _unlike(task, Feed(task, seed), [(0, range(min(SAMPLES, batch)), 0, 1)])
 
 
-def unlike_its_shares(task: Task, program: Program, steps: int, seed: int = 0) -> str:
+def unlike_its_shares(task: Task, program: Program, steps: int, seed: int = 0, *, drawing: bool = False) -> str:
     """A sentence if the loss of a minibatch of the first steps is not the mean of the losses of a part that the program
-    makes of it and of the rest; else ""."""
+    makes of it and of the rest, in evaluation mode, or, `drawing`, in training mode; else ""."""
     shares, feed = [share for share in shares_of(program) if not share.step], Feed(task, seed)
     divided = ((step, share) for step in range(steps) for share in shares)
     return _unlike(
-        task, feed, ((t, feed.positions(t, 0, program.batch), share.start, share.count) for t, share in divided)
+        task,
+        feed,
+        ((t, feed.positions(t, 0, program.batch), share.start, share.count) for t, share in divided),
+        drawing,
     )
 
 
-def _unlike(task: Task, feed: Feed, divided: Iterable[tuple[int, Sequence[int], int, int]]) -> str:
+def _unlike(
+    task: Task, feed: Feed, divided: Iterable[tuple[int, Sequence[int], int, int]], drawing: bool = False
+) -> str:
     """The sentence of the first of the (step, samples, start and count of a part of them) that needs one."""
     try:
         with torch.random.fork_rng(devices=[]), torch.no_grad():
             own = fresh(task, seed=feed.seed, precision="fp64")
-            own.model.eval()
+            own.model.train(drawing)
             for step, samples, start, count in divided:
                 part, rest = samples[start : start + count], [*samples[:start], *samples[start + count :]]
                 if not part or not rest:
@@ -64,19 +79,12 @@ def _unlike(task: Task, feed: Feed, divided: Iterable[tuple[int, Sequence[int], 
                 pairs = zip(whole, one, others, strict=True)
                 if not all(isclose(a + b, total, rel_tol=CLOSE, abs_tol=CLOSE) for total, a, b in pairs):
                     means = [values[0] / values[1] for values in (whole, one, others)]
-                    return _sentence(task, len(samples), len(part), means)
+                    return (DRAWS if drawing else MEAN).format(
+                        name=task.name, count=len(samples), few="one" if len(part) == 1 else len(part), means=means
+                    )
     except Exception:  # a model that cannot be evaluated, or not in fp64, has been trained or refused by others
         pass
     return ""
-
-
-def _sentence(task: Task, count: int, few: int, means: Sequence[float]) -> str:
-    return (
-        f"the loss of {task.name!r} on {count} samples is {means[0]:.4g}, on {'one' if few == 1 else few} of them "
-        f"{means[1]:.4g} and on the others {means[2]:.4g}: it is not the mean over its samples, so a divided minibatch "
-        "trains otherwise than a whole one; return (sum, weight) for a sum or a mean over tokens, and use `single` "
-        "where samples are compared with each other"
-    )
 
 
 def _sums(task: Task, model: Any, feed: Feed, samples: Sequence[int], step: int) -> tuple[float, float]:

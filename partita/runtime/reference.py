@@ -147,11 +147,17 @@ class Reference:
         return float(loss[1]) if isinstance(loss, tuple) else 0.0
 
 
-def fresh(task: Task, *, seed: int, precision: str, dims: Mapping[int, int] = NOTHING) -> Reference:
-    """The task's model built under a seed, ready to be trained. `dims` are the graph's `sample_dims`."""
+def fresh(
+    task: Task, *, seed: int, precision: str, dims: Mapping[int, int] = NOTHING, nudged: bool = False
+) -> Reference:
+    """The task's model built under a seed, ready to be trained. `dims` are the graph's `sample_dims`; `nudged` weights
+    are a rounding or two away from their own."""
     torch.manual_seed(seed)
     model = cast(task.model(), precision)
     model.train()
+    for p in model.parameters() if nudged else ():
+        if p.requires_grad:
+            p.data.mul_(1 + 2 * torch.finfo(p.dtype).eps)
     return Reference(task, model, seed, precision, Feed(task, seed), dims)
 
 
@@ -202,15 +208,15 @@ Recurrence = Callable[[dict[int, Replica], Leg], None]
 
 
 def reference(
-    task: Task, legs: Sequence[Leg], *, seed: int, precision: str, whole: bool, dims: Mapping[int, int] = NOTHING,
-    replica_training: Recurrence,
+    task: Task, legs: Sequence[Leg], *, seed: int, precision: str, whole: bool, replica_training: Recurrence,
+    **more: Any,
 ) -> dict[int, dict[str, torch.Tensor]]:  # fmt: skip
     """Parameters by name, of each worker that has its own, after the serial recurrences that the classes of the legs'
     programs name, one after the other; `replica_training` carries out those of replicas that differ.
 
-    `whole` feeds every minibatch at once; otherwise in the programs' own parts. `dims` are the graph's `sample_dims`.
+    `whole` feeds every minibatch at once; otherwise in the programs' own parts. `more` is as in `fresh`.
     """
-    replicas = {0: replica(fresh(task, seed=seed, precision=precision, dims=dims), legs[0].program.update)}
+    replicas = {0: replica(fresh(task, seed=seed, precision=precision, **more), legs[0].program.update)}
     codecs = Lossy(seed)
     for leg in legs:
         if leg.program.semantics not in ("exact", "delayed", "lossy"):

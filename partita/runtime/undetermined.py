@@ -19,26 +19,26 @@ ROUND_OFF: Final = 1e-12  # of a gradient in fp64, relative to the largest of th
 
 
 def undetermined(
-    task: Task, gaps: Named, reordered: Named, tolerance: float, *, batch: int, steps: int, seed: int,
+    task: Task, gaps: Named, nudged: Named, tolerance: float, *, batch: int, steps: int, seed: int,
     dims: Mapping[int, int],
 ) -> str:  # fmt: skip
     """A sentence if all weights that are apart, as their `gaps` say, have gradients of round-off alone, and if the same
-    serial training with sums in another order, whose gaps are `reordered`, is apart in their tensors too; else ""."""
+    serial training from weights a rounding away, whose gaps are `nudged`, is apart in their tensors too; else ""."""
     own, sizes = fresh(task, seed=seed, precision="fp64", dims=dims), dict[str, torch.Tensor]()
     for step in range(steps):
         for name, gradient in zip(own.trained, own.gradients(step, [(0, batch)], batch), strict=True):
             sizes[name] = torch.maximum(sizes.get(name, gradient.abs()), gradient.abs())
     most = max(float(size.max()) for size in sizes.values() if size.numel())
     apart = {name: gap > tolerance for name, gap in gaps.items() if (gap > tolerance).any()}
-    if not apart or any(name not in sizes or not (reordered[name] > tolerance).any() for name in apart):
+    if not apart or any(name not in sizes or not (nudged[name] > tolerance).any() for name in apart):
         return ""
     least = max(float(sizes[name][there].max()) for name, there in apart.items())
     if least > ROUND_OFF * most:
         return ""
     named = ", ".join([*apart][:3]) + (f" and {len(apart) - 3} more" if len(apart) > 3 else "")
-    again = max(float(reordered[name].max()) for name in apart)
+    again = max(float(nudged[name].max()) for name in apart)
     return (
         f"all that differs is in {named}, where gradients are round-off ({least:.1g}; the model's largest is "
-        f"{most:.1g}) of which the optimizer makes steps: the same serial training with sums in another order is "
-        f"{again:.3g} apart there as well; with a larger eps the optimizer would not move these weights by it"
+        f"{most:.1g}) of which the optimizer makes steps: the same serial training from weights a rounding "
+        f"away is {again:.3g} apart there as well; with a larger eps the optimizer would not move these weights by it"
     )

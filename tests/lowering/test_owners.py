@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,7 +16,9 @@ from partita.lowering.samples import Draft
 from partita.plan.plan import Plan
 from partita.program.program import Bucket
 from partita.recipes.catalogue import call
-from tests.small import cluster_of, two_layers
+from partita.zoo.tasks import classify
+from tests.captures import capture
+from tests.small import cluster_of, perceptron, two_layers
 
 
 def loads(sizes: list[int], servers: int) -> list[int]:
@@ -43,3 +48,14 @@ def test_a_server_of_nothing_is_refused(text: str) -> None:
     with pytest.raises(PlanError, match=r"servers would have nothing to serve, since there is 1 bucket; use fewer"):
         lower(two_layers(), call(text, two_layers(), machines), machines)
     lower(two_layers(), call(f"{text[:-1]},bucket_bytes=40)", two_layers(), machines), machines)
+
+
+def counted(model: Any, batch: Any) -> Any:
+    """A loss with a weight."""
+    return classify(model, batch) * len(batch[0]), len(batch[0])
+
+
+def test_nor_does_one_ask_for_the_weight_of_a_loss() -> None:
+    machines, graph = cluster_of(4), capture(replace(perceptron(), loss=counted))
+    with pytest.raises(PlanError, match=r"1 of its servers would have nothing to serve"):
+        lower(graph, call("ps_sync(servers=2)", graph, machines), machines)

@@ -143,3 +143,24 @@ def test_the_check_can_fail() -> None:
     machines = cluster_of(3)
     found = checked(perceptron(), lambda graph: replace(call("ddp", graph, machines), sync=()), machines)
     assert not found["equal"]
+
+
+class Packing(nn.Module):
+    """Drops elements of all steps of all samples, one sample's after the other's where they are there."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.last = nn.Linear(6, 3)
+
+    def forward(self, x: Any) -> Any:
+        rows, columns = (x > 0).nonzero(as_tuple=True)
+        kept = torch.nn.functional.dropout(x[rows, columns], 0.5, self.training)
+        return self.last(torch.zeros_like(x).index_put((rows, columns), kept))
+
+
+def test_draws_that_do_not_lie_along_samples_are_said_to() -> None:
+    machines, task = cluster_of(2), replace(perceptron(), model=Packing)
+    found = checked(task, lambda graph: call("ddp", graph, machines), machines)
+    assert not found["equal"]
+    assert "what it draws at random does not lie along its samples" in found["because"]
+    assert checked(task, lambda graph: call("single", graph, machines), machines)["equal"]
