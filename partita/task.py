@@ -48,8 +48,9 @@ class Task:
     the parameter groups that they have among all. `schedule(optimizer)` builds an LR scheduler that is stepped once a
     step.
 
-    `batch_size` counts the samples of one global minibatch; `clip_norm` bounds the norm of the global gradient;
-    `collate(samples)` makes a batch (None: torch's default_collate).
+    `batch_size` counts the samples of one global minibatch; `clip_norm` bounds the norm of the global gradient, under
+    servers that do not wait for all workers that of each contribution; `collate(samples)` makes a batch (None: torch's
+    default_collate).
 
     `origin` is the text by which other processes can load the task ("": unknown). Raises TaskError for a field that
     cannot be right.

@@ -10,6 +10,7 @@ server  from w         I0-- I1----                 a lane for each worker
 bounded delay   V.w of round r after U of every other worker of round r - staleness
 staleness 0     besides, U of round r after V of all of round r - 1: nobody reads what comes later
 elastic         a worker's own steps, then D = rate (x - centre) with the centre of the answer before, x -= D, push D
+bounded         C after all P: a Clip of the worker's own, ahead of E and S
 encoded         E after P, S of the coding, X after I: decoded into that worker's inbox
 late ones drop  E after `need` of all U, U unless E is done, Y the step, Z the sum empty again; Y after E and A, all V
                 of round r - 1, or after N, every bucket's E on all servers: whoever still reads mixed versions then
@@ -39,6 +40,7 @@ from partita.plan.sync import Outer, Payload, Servers, unread
 from partita.program.instruction import (
     After,
     Apply,
+    Clip,
     Instruction,
     Load,
     Mark,
@@ -96,7 +98,9 @@ def loose_gaps(graph: Graph, plan: Plan) -> Iterator[tuple[bool, str]]:
     )
     yield dropped and bool(mixed), "late gradients that are dropped, of several versions or steps"
     yield bool(unknown), f"the correction {unknown[0]!r} with payload={sync.payload}" if unknown else ""
-    yield bool(graph.clip_norm), "a bound on the norm of gradients (clip_norm) under servers that go ahead"
+    bounds = bool(graph.clip_norm) and not (elastic or dual)
+    yield bounds and sync.frequency.period > 1, "a bound on the norm (clip_norm) of gradients of several minibatches"
+    yield bounds and not sync.through.own, "a bound on the norm (clip_norm) of gradients served on workers' devices"
     gathered = graph.weight is not None and sync.frequency.period > 1 and not (elastic or dual)
     yield gathered, "weighted losses gathered over several minibatches"
     yield bool(plan.before), "phases before servers that go ahead"
@@ -127,10 +131,17 @@ def _worker(draft: Draft, group: ReplicaGroup, owners: Owners) -> list[Instructi
     """A round: `fetch` pushes, each of the sum over `period` minibatches, then the new weights."""
     period, tags, delta = draft.sync.frequency.period, tags_of(draft), draft.sync.payload is Payload.DELTA
     ways = [PushPull(draft, i, group.ranks[0], owner) for i, owner in enumerate(owners)]
-    local = {way.bucket for way in ways if way.local and not delta}
+    local, bounded = {way.bucket for way in ways if way.local and not delta}, bool(draft.graph.clip_norm)
     body: list[Instruction] = []
     for push, tag in enumerate(tags):
         before, works = tags[push - 1], list[ComputeStep]()
+
+        def made_ready(
+            way: PushPull, tag: str = tag, sent: tuple[str, int] = (before, int(push == 0))
+        ) -> list[Instruction]:
+            changed = _changed(draft, way) if delta else []
+            return [*changed, *way.encoded(tag, After(f"S{way.i}{sent[0]}", sent[1]))]
+
         used = [f"U{way.i}" if delta else way.gone(before) for way in ways]
         free: dict[str, tuple[After, ...]] = {str(i): (After(name, int(push == 0)),) for i, name in enumerate(used)}
         for k in range(period):
@@ -142,8 +153,10 @@ def _worker(draft: Draft, group: ReplicaGroup, owners: Owners) -> list[Instructi
             body += _read(draft, [ways[i] for i in needs.get(one.name, ())], replace(one, act=here))
             for way in ways:
                 if one.name == f"P{draft.last[way.i] if delta else way.i}{tag}":
-                    body += _made_ready(draft, group, way, tag)
-                    body += way.encoded(tag, After(f"S{way.i}{before}", int(push == 0)))
+                    body += _weighed(draft, group, way, tag)
+                    body += [] if bounded else made_ready(way)
+        if bounded:
+            body += [_bounded_alone(draft, group, ways, tag), *(one for way in ways for one in made_ready(way))]
     body += [one for tag in tags for way in ways for one in way.sent(tag)]
     body += [one for way in ways for one in way.taken()]
     if drops(draft):
@@ -186,20 +199,30 @@ def _gathering(draft: Draft, group: ReplicaGroup, step: int, *, last: bool) -> l
     return [replace(work, last=work.last and last) for work in passes(draft, group, step)]
 
 
-def _made_ready(draft: Draft, group: ReplicaGroup, way: PushPull, tag: str) -> list[Instruction]:
-    """For weighted losses, divide a bucket's gradients by the weight of the rank's own samples. For pushes of changes,
-    make the change, once backward no longer reads the weights."""
-    found: list[Instruction] = []
-    delta, i = draft.sync.payload is Payload.DELTA, way.i
-    if draft.weight:
-        mean = Scale(way.bucket, group.count / draft.batch, Space.GRADIENT if delta else way.space, WEIGHT)
-        found.append(Instruction(f"W{i}{tag}", mean, "compute", (After(f"P{i}{tag}"),)))
-    if delta:
-        change = Mix(way.bucket, Space.DELTA, (Term(Space.PARAMETER), Term(Space.ANCHOR, (-1.0,))))
-        found.append(Instruction(f"K{i}", Mix(way.bucket, Space.ANCHOR, (Term(Space.PARAMETER),)), "compute"))
-        found.append(Instruction(f"U{i}", Update(way.bucket), "compute"))
-        found.append(Instruction(f"G{i}", change, "compute", (After(way.gone(""), 1),)))
-    return found
+def _weighed(draft: Draft, group: ReplicaGroup, way: PushPull, tag: str) -> list[Instruction]:
+    """For weighted losses, divide a bucket's gradients by the weight of the rank's own samples."""
+    if not draft.weight:
+        return []
+    space = Space.GRADIENT if draft.sync.payload is Payload.DELTA else way.space
+    mean = Scale(way.bucket, group.count / draft.batch, space, WEIGHT)
+    return [Instruction(f"W{way.i}{tag}", mean, "compute", (After(f"P{way.i}{tag}"),))]
+
+
+def _changed(draft: Draft, way: PushPull) -> list[Instruction]:
+    """For pushes of changes, make the change, once backward no longer reads the weights."""
+    change = Mix(way.bucket, Space.DELTA, (Term(Space.PARAMETER), Term(Space.ANCHOR, (-1.0,))))
+    return [
+        Instruction(f"K{way.i}", Mix(way.bucket, Space.ANCHOR, (Term(Space.PARAMETER),)), "compute"),
+        Instruction(f"U{way.i}", Update(way.bucket), "compute"),
+        Instruction(f"G{way.i}", change, "compute", (After(way.gone(""), 1),)),
+    ]
+
+
+def _bounded_alone(draft: Draft, group: ReplicaGroup, ways: list[PushPull], tag: str) -> Instruction:
+    """One Clip of a worker's contribution, on the norm of the mean over its own samples: nobody has the minibatch's."""
+    ready = tuple(After(f"{'W' if draft.weight else 'P'}{way.i}{tag}") for way in ways)
+    clip = Clip(tuple(way.bucket for way in ways), draft.graph.clip_norm * group.count / draft.batch)
+    return Instruction(f"C{tag}", clip, "compute", ready, unless=After("G") if drops(draft) else None)
 
 
 def _server(draft: Draft, host: int, owners: Owners) -> list[Instruction]:

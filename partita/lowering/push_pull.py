@@ -66,8 +66,11 @@ class PushPull:
 
     def made(self, tag: str) -> str:
         """The instruction that makes the worker's contribution ready."""
-        letter = "G" if self.draft.sync.payload is Payload.DELTA else "W" if self.draft.weight else "P"
-        return f"{letter}{self.i}{tag}"
+        if self.draft.sync.payload is Payload.DELTA:
+            return f"G{self.i}{tag}"
+        if self.draft.graph.clip_norm:
+            return f"C{tag}"
+        return f"{'W' if self.draft.weight else 'P'}{self.i}{tag}"
 
     @property
     def coding(self) -> Coding | None:

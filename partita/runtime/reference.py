@@ -95,21 +95,22 @@ class Reference:
         self.rank = rank
 
     def gradients(
-        self, step: int, shares: Sequence[tuple[int, int]], of: int, ranks: Sequence[int] = ()
+        self, step: int, shares: Sequence[tuple[int, int]], of: int, ranks: Sequence[int] = (), part: float = 1.0
     ) -> list[torch.Tensor]:
         """Sum over shares (start, count) of count / of x gradient of the mean loss over it, clipped where asked. Of a
         loss that comes with a weight: the gradient of the sum over all shares, over their weight. `ranks` are the
-        workers of the shares, where each has buffers of its own."""
+        workers of the shares, where each has buffers of its own, and the shares are a `part` of the minibatch whose
+        own gradient is bounded."""
         found, weight = self.sums(step, shares, of, ranks)
-        return self.clipped([gradient / weight for gradient in found] if self.weighted else found)
+        return self.clipped([part * gradient / weight for gradient in found] if self.weighted else found, part)
 
-    def clipped(self, gradients: list[torch.Tensor]) -> list[torch.Tensor]:
-        """The gradients, their norm bounded where the task asks for it."""
+    def clipped(self, gradients: list[torch.Tensor], part: float = 1.0) -> list[torch.Tensor]:
+        """The gradients, their norm bounded where the task asks for it, by that `part` of its bound."""
         if self.task.clip_norm:
             parameters = [torch.nn.Parameter(torch.zeros_like(gradient)) for gradient in gradients]
             for p, gradient in zip(parameters, gradients, strict=True):
                 p.grad = gradient
-            torch.nn.utils.clip_grad_norm_(parameters, self.task.clip_norm)
+            torch.nn.utils.clip_grad_norm_(parameters, part * self.task.clip_norm)
         return gradients
 
     def sums(

@@ -213,10 +213,10 @@ class Replay:
         total = {name: neutral(p) for name, p in self.named.items()}
         for step, parts in self._minibatches(worker, turn):
             shares = [part for s in parts for part in fed(s, self.whole)]
-            found = self.one.gradients(step, shares, batch, [worker] * len(shares))
-            scale = sum(count for _, count in shares) / batch if self.one.weighted else 1.0
+            part = sum(count for _, count in shares) / batch
+            found = self.one.gradients(step, shares, batch, [worker] * len(shares), part)
             for mine, gradient in zip(total.values(), found, strict=True):
-                mine += scale * gradient
+                mine += gradient
         return total
 
     def _increment(self, worker: int, gradient: Named) -> Named:

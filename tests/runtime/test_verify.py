@@ -17,6 +17,7 @@ from partita.runtime.check import TOLERANCE, checked, difference
 from partita.task import Task
 from partita.zoo.tasks import classify
 from tests.captures import capture
+from tests.runtime.padded import padded
 from tests.small import cluster_of, perceptron
 
 PLANS = (
@@ -164,3 +165,17 @@ def test_draws_that_do_not_lie_along_samples_are_said_to() -> None:
     assert not found["equal"]
     assert "what it draws at random does not lie along its samples" in found["because"]
     assert checked(task, lambda graph: call("single", graph, machines), machines)["equal"]
+
+
+@pytest.mark.parametrize(
+    "task", [replace(perceptron(), clip_norm=0.05), padded(clip_norm=0.05)], ids=["mean", "weighted"]
+)
+@pytest.mark.parametrize(
+    "plan",
+    ["ps_async", "ps_async(servers=2,bucket_bytes=100,codec=q8)", "ssp", "downpour(fetch=2)", "softsync", "dc_asgd",
+     "backup_workers", "easgd(servers=1)", "admm(need=1)"],
+)  # fmt: skip
+def test_servers_that_go_ahead_bound_what_each_worker_contributes(plan: str, task: Task) -> None:
+    machines = cluster_of(4)
+    found = checked(task, lambda graph: call(plan, graph, machines), machines, steps=4)
+    assert (found["equal"], found["because"]) == (True, "")
