@@ -63,6 +63,15 @@ def resolve(target: str, device: str = CPU, mixed: bool = False) -> Callable[...
     return found  # type: ignore[no-any-return]
 
 
+def viewed(tensor: torch.Tensor, size: list[int]) -> torch.Tensor:
+    """torch's view, or a copy where values do not lie as they did when they were traced: some kernels of backward
+    passes (a dropout's) lay them out as the gradient that comes, which fake tensors do not know."""
+    try:
+        return tensor.view(size)
+    except RuntimeError:
+        return tensor.reshape(size)
+
+
 def mixed(graph: Graph, operator: Operator) -> bool:
     """Whether an operator reads or makes fp32 beside what is short."""
     dtypes = {graph.tensor(ref).dtype for ref in operator.reads()} | {out.dtype for out in operator.outputs if out}
@@ -158,6 +167,7 @@ class _Writer:
         drawing, found = WITHIN.get(operator.target), None
         if drawing is None:
             found = resolve(operator.target, self.device, mixed(self.graph, operator))
+            found = viewed if operator.target == "aten.view.default" and not self.compiled else found
         if not self.compiled or isinstance(found, torch._ops.OpOverload):
             self.scope[f"_{i}"] = drawing or found
             return ["env"] if drawing else []

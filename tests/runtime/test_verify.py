@@ -179,3 +179,21 @@ def test_servers_that_go_ahead_bound_what_each_worker_contributes(plan: str, tas
     machines = cluster_of(4)
     found = checked(task, lambda graph: call(plan, graph, machines), machines, steps=4)
     assert (found["equal"], found["because"]) == (True, "")
+
+
+class Sideways(nn.Module):
+    """The gradient that comes to its dropout lies otherwise than what went through it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(6, 12), nn.Linear(3, 3)
+
+    def forward(self, x: Any) -> Any:
+        rows = torch.nn.functional.dropout(self.first(x.expand(4, -1, -1)), 0.5, self.training)
+        return self.last(rows.transpose(0, 1).reshape(len(x), 16, 3)).mean(1)
+
+
+@pytest.mark.parametrize("plan", ["ddp", "gpipe(stages=2)"])
+def test_gradients_that_lie_otherwise_than_they_were_traced(plan: str) -> None:
+    machines, task = cluster_of(2), replace(perceptron(), model=Sideways)
+    assert checked(task, lambda graph: call(plan, graph, machines), machines)["equal"]
