@@ -27,6 +27,7 @@ import torch
 
 from partita.errors import InputError
 from partita.graph.graph import Graph
+from partita.graph.tensor import dim_at
 from partita.plan.rule import momentum_ahead
 from partita.program.instruction import Space
 from partita.program.program import WEIGHT, Bucket, Program
@@ -234,17 +235,17 @@ def _apply(contents: Contents, graph: Graph, program: Program, state: State, fly
             for bucket in program.trained
             if bucket.name in state.views
         }
-        names = sorted({p.parameter for b in program.trained if b.name not in state.views for p in b.pieces})
-        others = [contents.tensor(one) for name in names for one in contents.parts("gradient", name, str(age), ALIKE)]
+        scaled = state.scaler or Entry("scale") in contents.values
+        whole = _everything(contents, graph, program, age) if scaled or graph.clip_norm else []
         if graph.weight is not None:
             weight = contents.tensor(Entry("weight", detail=str(age)))[0]
             found = {name: [gradient / weight for gradient in bucket] for name, bucket in found.items()}
-            others = [gradient / weight for gradient in others]
-        scaled = state.scaler or Entry("scale") in contents.values
-        if scaled and not all(g.isfinite().all() for bucket in (*found.values(), others) for g in bucket):
+            whole = [flat / weight for flat in whole]
+        if scaled and not all(flat.isfinite().all() for flat in whole):
             continue
         if graph.clip_norm:
-            found = _clipped(found, others, graph.clip_norm)
+            factor = bound_factor(whole, graph.clip_norm)
+            found = {name: [gradient * factor for gradient in bucket] for name, bucket in found.items()}
         for name, gradients in found.items():
             wide = [gradient.to(view) for gradient, view in zip(gradients, state.views[name], strict=True)]
             flat = torch.cat([gradient.reshape(-1) for gradient in wide])
@@ -254,16 +255,14 @@ def _apply(contents: Contents, graph: Graph, program: Program, state: State, fly
                 state.schedule[name].step()
 
 
-def _clipped(
-    gradients: dict[str, list[torch.Tensor]], others: list[torch.Tensor], norm: float
-) -> dict[str, list[torch.Tensor]]:
-    """Gradients scaled to a common norm of at most `norm`, without changing the tensors given.
-
-    The norm includes the gradients in `others`, which other stages hold, and is summed bucket by bucket as the
-    instruction Clip does, for the same bits.
-    """
-    flats = [
-        torch.cat([gradient.reshape(-1) for gradient in bucket]) for bucket in (*gradients.values(), others) if bucket
-    ]
-    factor = bound_factor(flats, norm)
-    return {name: [gradient * factor for gradient in bucket] for name, bucket in gradients.items()}
+def _everything(contents: Contents, graph: Graph, program: Program, age: int) -> list[torch.Tensor]:
+    """All buckets' gradients, whichever of them are held here: every rank gets the same bits of their norm, those that
+    the instruction Clip gets, which sums bucket by bucket."""
+    shapes = {p.name: torch.empty([dim_at(size, 1) for size in p.tensor.shape], device="meta") for p in graph.trainable}
+    return [
+        torch.cat([
+            rows_of(contents, "gradient", str(age), piece, rows(shapes[piece.parameter], piece), ALIKE).reshape(-1)
+            for piece in bucket.pieces
+        ])
+        for bucket in program.trained
+    ]  # fmt: skip
