@@ -28,6 +28,10 @@ MEAN: Final = (
     "{means[2]:.4g}: it is not the mean over its samples, so a divided minibatch trains otherwise than a whole one; "
     "return (sum, weight) for a sum or a mean over tokens, and use `single` where samples are compared with each other"
 )
+SYNCHRONISED: Final = (
+    "layer {name!r} is a SyncBatchNorm, and each rank normalises by its own samples here, as BatchNorm does; give it "
+    "BatchNorm to have that, or GroupNorm, or use `single`"
+)
 DRAWS: Final = (
     "the loss of {name!r} on {count} samples is {means[0]:.4g} while it draws, on {few} of them {means[1]:.4g} and on "
     "the others {means[2]:.4g}: what it draws at random does not lie along its samples (in packed sequences, say), so "
@@ -41,10 +45,17 @@ def divides(program: Program) -> bool:
 
 
 def unlike_its_parts(task: Task, batch: int, seed: int = 0) -> str:
-    """A sentence if the loss of the first samples is not the mean of the losses of one and of the rest; "" if it is,
-    or cannot be computed. It is computed in fp64 and in evaluation mode, so that neither batch statistics nor
-    dropout count."""
-    return _unlike(task, Feed(task, seed), [(0, range(min(SAMPLES, batch)), 0, 1)])
+    """A sentence if the loss of the first samples is not the mean of the losses of one and of the rest, or if the model
+    asks for statistics over all ranks, which nobody sums; "" if neither, or if it cannot be computed. It is computed in
+    fp64 and in evaluation mode, so that neither batch statistics nor dropout count."""
+    return _synchronised(task) or _unlike(task, Feed(task, seed), [(0, range(min(SAMPLES, batch)), 0, 1)])
+
+
+def _synchronised(task: Task) -> str:
+    with torch.random.fork_rng(devices=[]):
+        layers = task.model().named_modules()
+    name = next((name for name, layer in layers if isinstance(layer, torch.nn.SyncBatchNorm)), "")
+    return SYNCHRONISED.format(name=name) if name else ""
 
 
 def unlike_its_shares(task: Task, program: Program, steps: int, seed: int = 0, *, drawing: bool = False) -> str:

@@ -100,6 +100,17 @@ def test_neither_dropout_nor_batch_statistics_count() -> None:
     assert unlike_its_parts(ragged(), 12) == ""
 
 
+def test_statistics_over_all_ranks_are_told_of() -> None:
+    def model() -> nn.Module:
+        return nn.Sequential(nn.Linear(6, 8), nn.SyncBatchNorm(8), nn.Linear(8, 3))
+
+    task, machines = replace(perceptron(), model=model), cluster_of(2)
+    found = checked(task, lambda graph: call("ddp", graph, machines), machines)
+    assert not found["equal"]
+    assert "layer '1' is a SyncBatchNorm, and each rank normalises by its own samples" in found["because"]
+    assert checked(task, lambda graph: call("single", graph, machines), machines)["equal"]
+
+
 @pytest.mark.parametrize(
     ("plan", "parts"), [("single", False), ("single(microbatches=2)", True), ("ddp", True), ("gpipe(stages=2)", True)]
 )
