@@ -263,13 +263,15 @@ def combine(rank: Rank, act: Combine, name: str, round: int) -> None:
 
 
 def scale(rank: Rank, act: Scale, name: str, round: int) -> None:
-    """Multiply a bucket by a number, and divide it by the number in another bucket."""
+    """Multiply a bucket by a number, and divide it by the number in another bucket, if that is not 0: samples that do
+    not count have no gradient."""
     if round < act.lag:
         return
     slot = rank.slot(round - act.lag)
     flat = rank.state.mine(act.space, act.bucket, slot)
     if act.by:
-        flat.div_(rank.state.flat(Space.ANCHOR if act.by == MASS else Space.GRADIENT, act.by, slot)[0])
+        number = rank.state.flat(Space.ANCHOR if act.by == MASS else Space.GRADIENT, act.by, slot)[0]
+        flat.div_(torch.where(number == 0, 1, number))
     if act.factor != 1.0:
         flat.mul_(act.factor)
 

@@ -102,6 +102,7 @@ class Reference:
         workers of the shares, where each has buffers of its own, and the shares are a `part` of the minibatch whose
         own gradient is bounded."""
         found, weight = self.sums(step, shares, of, ranks)
+        weight = weight or 1.0  # samples that do not count have no gradient
         return self.clipped([part * gradient / weight for gradient in found] if self.weighted else found, part)
 
     def clipped(self, gradients: list[torch.Tensor], part: float = 1.0) -> list[torch.Tensor]:

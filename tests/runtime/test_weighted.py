@@ -45,6 +45,14 @@ def test_all_stages_hear_of_the_weight(plan: str) -> None:
     test_the_loss_is_the_sum_over_the_weight(plan)
 
 
+@pytest.mark.parametrize("plan", ["local_sgd(period=2)", "ps_async", "ssp", "gossip"])
+def test_samples_that_do_not_count_have_no_gradient(plan: str) -> None:
+    """Of twelve workers with a sample each, some have one without a token."""
+    machines = cluster_of(12)
+    found = checked(padded(), lambda graph: call(plan, graph, machines), machines, steps=4)
+    assert (found["equal"], found["because"]) == (True, "")
+
+
 @pytest.mark.parametrize(
     "plan",
     [
