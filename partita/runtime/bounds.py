@@ -55,11 +55,6 @@ def _scaled(rank: Rank, act: Clip, round: int) -> list[tuple[str, torch.Tensor]]
     return [(name, environment[name]) for name in (key(wanted[parameter]) for parameter in parameters)]
 
 
-def bound_factor(gradients: list[torch.Tensor], norm: float) -> torch.Tensor:
-    """The factor, at most 1, that brings the common norm of all gradients down to `norm`."""
-    return bounding(norm_of(gradients), norm)
-
-
 def bounding(total: torch.Tensor, norm: float) -> torch.Tensor:
     """The factor, at most 1, that brings the norm `total` down to `norm`; it stays on the device."""
     return torch.clamp(norm / (total + MARGIN), max=1.0)

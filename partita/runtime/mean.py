@@ -48,14 +48,7 @@ def unlike_its_parts(task: Task, batch: int, seed: int = 0) -> str:
     """A sentence if the loss of the first samples is not the mean of the losses of one and of the rest, or if the model
     asks for statistics over all ranks, which nobody sums; "" if neither, or if it cannot be computed. It is computed in
     fp64 and in evaluation mode, so that neither batch statistics nor dropout count."""
-    return _synchronised(task) or _unlike(task, Feed(task, seed), [(0, range(min(SAMPLES, batch)), 0, 1)])
-
-
-def _synchronised(task: Task) -> str:
-    with torch.random.fork_rng(devices=[]):
-        layers = task.model().named_modules()
-    name = next((name for name, layer in layers if isinstance(layer, torch.nn.SyncBatchNorm)), "")
-    return SYNCHRONISED.format(name=name) if name else ""
+    return _unlike(task, Feed(task, seed), [(0, range(min(SAMPLES, batch)), 0, 1)])
 
 
 def unlike_its_shares(task: Task, program: Program, steps: int, seed: int = 0, *, drawing: bool = False) -> str:
@@ -79,6 +72,9 @@ def _unlike(
         with torch.random.fork_rng(devices=[]), torch.no_grad():
             own = fresh(task, seed=feed.seed, precision="fp64")
             own.model.train(drawing)
+            for name, layer in own.model.named_modules():
+                if isinstance(layer, torch.nn.SyncBatchNorm):
+                    return SYNCHRONISED.format(name=name)
             for step, samples, start, count in divided:
                 part, rest = samples[start : start + count], [*samples[:start], *samples[start + count :]]
                 if not part or not rest:

@@ -18,8 +18,10 @@ that the new plan does not have in the same form is converted:
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +34,7 @@ from partita.plan.rule import momentum_ahead
 from partita.program.instruction import Space
 from partita.program.program import WEIGHT, Bucket, Program
 from partita.runtime.alike import alike
-from partita.runtime.bounds import bound_factor
+from partita.runtime.bounds import bounding
 from partita.runtime.contributions import left_behind, load_contributions
 from partita.runtime.entry import ALIKE, Entry
 from partita.runtime.generators import set_random_states
@@ -40,6 +42,7 @@ from partita.runtime.holding import Copies, copies_of, keepers_of, workers_of
 from partita.runtime.lookup import copy_for, factor_of, rows_of, value_of
 from partita.runtime.manifest import Manifest, flies_of, read_manifest
 from partita.runtime.owned import Part
+from partita.runtime.scaler import norm_of
 from partita.runtime.shard import Contents
 from partita.runtime.state import State, rows, shaped
 
@@ -236,15 +239,14 @@ def _apply(contents: Contents, graph: Graph, program: Program, state: State, fly
             if bucket.name in state.views
         }
         scaled = state.scaler or Entry("scale") in contents.values
-        whole = _everything(contents, graph, program, age) if scaled or graph.clip_norm else []
-        if graph.weight is not None:
-            weight = contents.tensor(Entry("weight", detail=str(age)))[0]
+        weight = None if graph.weight is None else contents.tensor(Entry("weight", detail=str(age)))[0]
+        if weight is not None:
             found = {name: [gradient / weight for gradient in bucket] for name, bucket in found.items()}
-            whole = [flat / weight for flat in whole]
-        if scaled and not all(flat.isfinite().all() for flat in whole):
-            continue
-        if graph.clip_norm:
-            factor = bound_factor(whole, graph.clip_norm)
+        if scaled or graph.clip_norm:
+            total = norm_of(_everything(contents, graph, program, age, weight))
+            if scaled and not total.isfinite():
+                continue
+            factor = bounding(total, graph.clip_norm or inf)
             found = {name: [gradient * factor for gradient in bucket] for name, bucket in found.items()}
         for name, gradients in found.items():
             wide = [gradient.to(view) for gradient, view in zip(gradients, state.views[name], strict=True)]
@@ -255,14 +257,13 @@ def _apply(contents: Contents, graph: Graph, program: Program, state: State, fly
                 state.schedule[name].step()
 
 
-def _everything(contents: Contents, graph: Graph, program: Program, age: int) -> list[torch.Tensor]:
-    """All buckets' gradients, whichever of them are held here: every rank gets the same bits of their norm, those that
-    the instruction Clip gets, which sums bucket by bucket."""
+def _everything(
+    contents: Contents, graph: Graph, program: Program, age: int, weight: torch.Tensor | None
+) -> Iterator[torch.Tensor]:
+    """All buckets' gradients, one after the other, whichever of them are held here, over the `weight` if there is one:
+    every rank gets the same bits of their norm, those that the instruction Clip gets, which sums bucket by bucket."""
     shapes = {p.name: torch.empty([dim_at(size, 1) for size in p.tensor.shape], device="meta") for p in graph.trainable}
-    return [
-        torch.cat([
-            rows_of(contents, "gradient", str(age), piece, rows(shapes[piece.parameter], piece), ALIKE).reshape(-1)
-            for piece in bucket.pieces
-        ])
-        for bucket in program.trained
-    ]  # fmt: skip
+    for bucket in program.trained:
+        views = [(piece, rows(shapes[piece.parameter], piece)) for piece in bucket.pieces]
+        parts = [rows_of(contents, "gradient", str(age), piece, view, ALIKE).reshape(-1) for piece, view in views]
+        yield torch.cat(parts) if weight is None else torch.cat(parts) / weight

@@ -9,7 +9,7 @@ Every rank carries out C on the same numbers, so that all have the same scale an
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from math import inf, isfinite
 
@@ -82,7 +82,7 @@ class Scaler:
         return wide
 
 
-def norm_of(gradients: Sequence[torch.Tensor]) -> torch.Tensor:
+def norm_of(gradients: Iterable[torch.Tensor]) -> torch.Tensor:
     """The common norm of gradients; in fp64 if they are in half precision, since squares would overflow."""
     norms = [torch.linalg.vector_norm(g, dtype=torch.float64 if g.element_size() < 4 else None) for g in gradients]
     total: torch.Tensor = torch.linalg.vector_norm(torch.stack(norms))
