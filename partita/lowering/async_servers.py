@@ -135,13 +135,7 @@ def _worker(draft: Draft, group: ReplicaGroup, owners: Owners) -> list[Instructi
     body: list[Instruction] = []
     for push, tag in enumerate(tags):
         before, works = tags[push - 1], list[ComputeStep]()
-
-        def made_ready(
-            way: PushPull, tag: str = tag, sent: tuple[str, int] = (before, int(push == 0))
-        ) -> list[Instruction]:
-            changed = _changed(draft, way) if delta else []
-            return [*changed, *way.encoded(tag, After(f"S{way.i}{sent[0]}", sent[1]))]
-
+        ready = [_made_ready(draft, way, tag, After(f"S{way.i}{before}", int(push == 0))) for way in ways]
         used = [f"U{way.i}" if delta else way.gone(before) for way in ways]
         free: dict[str, tuple[After, ...]] = {str(i): (After(name, int(push == 0)),) for i, name in enumerate(used)}
         for k in range(period):
@@ -154,9 +148,9 @@ def _worker(draft: Draft, group: ReplicaGroup, owners: Owners) -> list[Instructi
             for way in ways:
                 if one.name == f"P{draft.last[way.i] if delta else way.i}{tag}":
                     body += _weighed(draft, group, way, tag)
-                    body += [] if bounded else made_ready(way)
+                    body += [] if bounded else ready[way.i]
         if bounded:
-            body += [_bounded_alone(draft, group, ways, tag), *(one for way in ways for one in made_ready(way))]
+            body += [_bounded_alone(draft, group, ways, tag), *(one for each in ready for one in each)]
     body += [one for tag in tags for way in ways for one in way.sent(tag)]
     body += [one for way in ways for one in way.taken()]
     if drops(draft):
@@ -208,13 +202,18 @@ def _weighed(draft: Draft, group: ReplicaGroup, way: PushPull, tag: str) -> list
     return [Instruction(f"W{way.i}{tag}", mean, "compute", (After(f"P{way.i}{tag}"),))]
 
 
-def _changed(draft: Draft, way: PushPull) -> list[Instruction]:
-    """For pushes of changes, make the change, once backward no longer reads the weights."""
+def _made_ready(draft: Draft, way: PushPull, tag: str, sent: After) -> list[Instruction]:
+    """For pushes of changes, make the change, once backward no longer reads the weights; where there is a codec, its
+    coding, once the last one is `sent`."""
+    coded = list(way.encoded(tag, sent))
+    if draft.sync.payload is not Payload.DELTA:
+        return coded
     change = Mix(way.bucket, Space.DELTA, (Term(Space.PARAMETER), Term(Space.ANCHOR, (-1.0,))))
     return [
         Instruction(f"K{way.i}", Mix(way.bucket, Space.ANCHOR, (Term(Space.PARAMETER),)), "compute"),
         Instruction(f"U{way.i}", Update(way.bucket), "compute"),
         Instruction(f"G{way.i}", change, "compute", (After(way.gone(""), 1),)),
+        *coded,
     ]
 
 
