@@ -10,7 +10,7 @@ from operator import attrgetter
 
 import numpy as np
 
-from partita.arrays import Reals
+from partita.arrays import Ints, Reals
 from partita.cost.costs import Costs
 from partita.cost.launching import sides
 from partita.cost.memory import Changes, changes_of, loaded_late
@@ -33,11 +33,12 @@ from partita.simulator.transfers import Transfers, sent_by, traffic_of, transfer
 from partita.simulator.unevenness import uneven, unevenly_shared
 from partita.units import Bytes, Seconds
 
-WARMUP = 4  # rounds that fill a pipeline
+WARMUP = 3  # rounds that fill a pipeline
 FILLINGS = 8  # of a quota's bucket: what was in it at the start is spent by then
 MOST_WARMUP = 100  # rounds
 TURNS = 2  # after the first, in which what moves learns what computes beside it
 LAST = 2  # rounds whose spans are told
+AFTER = 1  # rounds at the end that do not count: what the next step loads and sends is done beside the last that does
 Live = tuple[Bytes, tuple[tuple[Seconds, Bytes], ...], tuple[tuple[Bytes, ...], ...]]
 ASYNC_ROUNDS = 28  # rounds where workers go at their own pace, and a ledger is to show how stale they are
 
@@ -59,10 +60,10 @@ class Setting:
     changes: dict[str, Changes] = field(default_factory=dict)
 
     def clocked(self, costs: Costs, rounds: int, warmup: int = WARMUP) -> Clocked:
-        """`rounds` rounds in the steady state, after `warmup` rounds that fill it."""
-        transfers = self.binding_transfers
+        """`rounds` rounds in the steady state, after `warmup` rounds that fill it, and as many as are in flight."""
+        transfers, warmup = self.binding_transfers, warmup + self.program.drain
         prices = Prices(costs, self.program)
-        layout, activities = expand(self.program, prices, self.ports, transfers, self.symmetry, warmup + rounds)
+        layout, activities = expand(self.program, prices, self.ports, transfers, self.symmetry, warmup + rounds + AFTER)
         if costs.unevenness and not lockstep(self.program):
             activities = activities.longer(np.zeros(activities.size), uneven(layout, costs, activities.least))
             activities = unevenly_shared(activities, self.ports.wires)
@@ -100,8 +101,8 @@ class Clocked:
     @cached_property
     def seconds(self) -> Seconds:
         """Of a step in the steady state."""
-        program, rounds, warmup = self.setting.program, self.layout.rounds, self.warmup
-        ends = {role.name: _round_ends(self.layout, role, self.end) for role in program.roles}
+        program, rounds, warmup = self.setting.program, self.layout.rounds - AFTER, self.warmup
+        ends = {role.name: _round_ends(self.layout, role, self.end)[:rounds] for role in program.roles}
         if lockstep(program):
             filled = np.array([np.mean(of_role, axis=1) for of_role in ends.values()])
             return float(np.mean(filled[:, -1] - filled[:, warmup - 1])) / ((rounds - warmup) * max(program.steps, 1))
@@ -109,10 +110,14 @@ class Clocked:
         lines = {rank: ends[program.role_of[rank].name][:, program.role_of[rank].place[rank]] for rank in shares}
         return step_of([lines[rank].tolist() for rank in shares], list(shares.values()), warmup)
 
+    def last(self, role: Role) -> Ints:
+        """The activities of a role in the last rounds that count, shape [rounds, instructions, kinds]."""
+        return self.layout.at(role)[-LAST - AFTER : -AFTER]
+
     def times(self, role: Role) -> Times:
         """The last rounds of a role."""
-        at, layout = self.layout.at(role)[-LAST:], self.layout
-        return Times(role, layout.rounds - LAST, self.start[at], self.end[at], layout.kind(role))
+        layout, at = self.layout, self.last(role)
+        return Times(role, layout.rounds - AFTER - LAST, self.start[at], self.end[at], layout.kind(role))
 
     @property
     def cores(self) -> tuple[Seconds, ...]:
@@ -121,7 +126,7 @@ class Clocked:
         spent = [0.0] * program.size
         for role in program.roles:
             total = sum(demand.core for demand in self.prices.of_role(role))
-            more = self.more[self.layout.at(role)[-LAST:]].mean(axis=0).sum(axis=0)[self.layout.kind(role)]
+            more = self.more[self.last(role)].mean(axis=0).sum(axis=0)[self.layout.kind(role)]
             for rank, beyond in zip(role.ranks, more.tolist(), strict=True):
                 spent[rank] = (total / costs.speed(rank) + beyond) / max(program.steps, 1)
         return tuple(spent)
