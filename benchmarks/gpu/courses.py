@@ -14,8 +14,7 @@ from partita.graph.batch import substitute
 from partita.graph.graph import Graph
 from partita.graph.precision import shortened
 from partita.lab.bench import Bench
-from partita.lab.operator_timing import make_case
-from partita.lab.probe import unique_operators
+from partita.lab.stretches import Stretch, make, stretches_of
 
 Course = tuple[int, ...]  # bytes that are taken, or -1 - k where the k-th taking is given back
 MANY = 100_000
@@ -25,16 +24,17 @@ def courses_of(graph: Graph, short: str, device: str = "cuda:0") -> dict[str, Co
     """Signature -> the course of an operator's second call, of the captured step or of the step in a short dtype."""
     step = substitute(shortened(graph, short) if short else graph, graph.batch)
     with torch.no_grad():
-        return {name: _course(name, *where, device) for name, where in unique_operators([step]).items()}
+        return {one.kinds[0]: _course(one, device) for one in stretches_of([step], 1)}
 
 
-def _course(name: str, graph: Graph, index: int, device: str) -> Course:
-    case = make_case(name, graph, index, Bench(device, ring=0))
-    case.code(dict(case.sets[0]), case.leaves)
+def _course(operator: Stretch, device: str) -> Course:
+    (made,) = make(operator, Bench(device, ring=0))
+    (code,) = made.codes
+    code(dict(made.sets[0]), made.leaves)
     record: Any = torch.cuda.memory._record_memory_history
     record(enabled="all", context=None, max_entries=MANY, device=device)
-    environment = dict(case.sets[0])
-    case.code(environment, case.leaves)
+    environment = dict(made.sets[0])
+    code(environment, made.leaves)
     traces: list[list[dict[str, Any]]] = torch.cuda.memory._snapshot(device)["device_traces"]
     record(enabled=None, device=device)
     return course_of(traces[torch.device(device).index or 0])

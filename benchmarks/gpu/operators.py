@@ -17,7 +17,7 @@ from partita.graph.precision import shortened
 from partita.graph.signature import signature
 from partita.lab.bench import benches_of
 from partita.lab.operator_timing import seconds_in_turn
-from partita.lab.probe import unique_operators
+from partita.lab.stretches import stretches_of
 from partita.lab.workspace_bytes import workspace_bytes
 
 
@@ -37,12 +37,13 @@ def taken_by(graph: Graph, short: str, device: str) -> list[dict[str, Any]]:
     """A row an operator of the captured step, or of the step in a short dtype."""
     step = substitute(shortened(graph, short) if short else graph, graph.batch)
     names = [signature(operator, step) for operator in step.operators]
-    examples = [(name, *where) for name, where in unique_operators([step]).items()]
+    kinds = stretches_of([step], 1)
     with torch.no_grad():
-        beyond, _ = workspace_bytes(examples, device)
-        seconds, launching = (seconds_in_turn(examples, lambda n: None, bench)[0] for bench in benches_of(device))
+        beyond, _ = workspace_bytes(kinds, device)
+        seconds, launching = (seconds_in_turn(kinds, lambda n: None, bench).operators for bench in benches_of(device))
     rows = []
-    for name, _, index in examples:
-        target, count = step.operators[index].target, names.count(name)
+    for one in kinds:
+        name = one.kinds[0]
+        target, count = step.operators[one.timed].target, names.count(name)
         rows.append(Taken(target, name, count, seconds[name], launching[name], beyond.get(name, 0)))
     return [asdict(row) for row in rows]

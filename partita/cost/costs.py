@@ -12,6 +12,7 @@ from functools import cached_property
 from typing import Final, final
 
 from partita.cluster.cluster import Cluster, Port
+from partita.cost.passes import over, owned, passes_of
 from partita.cost.scratch import Processor
 from partita.cost.touch import NOTHING, Calls, Touch
 from partita.cost.wiring import ALONE, RARELY, Circle, Post, Wiring
@@ -81,11 +82,12 @@ class Host:
 class Costs:
     """Costs of a graph on a cluster.
 
-    Operators: `operators` maps signatures to core-seconds, and covers the batch sizes `sizes`. Passes over tensors:
-    `copy`, `add`, `update` (an optimizer's step), `update_unpacked` (a step with gradients that were not packed, piece
-    by piece; None: as `update`), `load` (an element is a sample; samples `at_hand` are not read ahead), `codecs` (codec
-    as text -> encoding, decoding). Messages: `wiring`. Every instruction takes `instruction` core-seconds besides.
-    `again` has what instructions and passes take right behind other short ones (None: the same).
+    Operators: `operators` maps signatures to core-seconds, and covers the batch sizes `sizes`; a target with FIRST
+    behind it has what its first operator in a step takes more. Passes over tensors: `copy`, `add`, `check` (whether
+    values are finite), `update` (an optimizer's step), `update_unpacked` (a step with gradients that were not
+    packed, piece by piece; None: as `update`), `load` (an element is a sample; samples `at_hand` are not read ahead),
+    `codecs` (codec as text -> encoding, decoding). Messages: `wiring`. Every instruction takes `instruction`
+    core-seconds besides. `again` has what instructions and passes take right behind other short ones (None: the same).
     Devices: `slowdowns` has for each rank how many times as long it takes, since two cores of one machine are not
     always equally fast (empty: 1); `unevenness` is the standard deviation over the mean of what one and the same work
     takes on a device; `hosts` says which emulated devices share cores, `processor` of what kind these are, `workspaces`
@@ -114,6 +116,7 @@ class Costs:
     at_hand: bool = False
     launching: Costs | None = None
     update_unpacked: Touch | None = None
+    check: Touch = NOTHING
     again: Calls | None = None
     _sums: dict[tuple[int, int, int, int, bool], tuple[Graph, Seconds]] = field(
         default_factory=dict, repr=False, compare=False
@@ -192,9 +195,9 @@ class Costs:
                 taken = self.segment(segment.start, segment.stop, segment.batch, graph, program.compiled)
                 return Demand(own + taken)
             case Pack():
-                return Demand(own + _over(program.bucket[act.bucket], self.add if act.add else self.copy))
+                return Demand(own + over(program.bucket[act.bucket], self.add if act.add else self.copy))
             case Combine():
-                return Demand(own + len(act.sources) * _over(program.bucket[act.bucket], self.add))
+                return Demand(own + len(act.sources) * over(program.bucket[act.bucket], self.add))
             case Encode():
                 return Demand(own + self._coding(program, act.coding, 0))
             case Decode():
@@ -205,21 +208,31 @@ class Costs:
             case Scale():
                 return Demand(own + self.copy.of(program.bucket[act.bucket].owned))
             case Mix():
-                return Demand(own + _passes(act) * self.copy.of(program.bucket[act.bucket].elements))
+                return Demand(own + passes_of(act) * self.copy.of(program.bucket[act.bucket].elements))
             case Norm() | Clip():
                 passes = 2 if isinstance(act, Clip) and not act.by else 1
-                return Demand(own + passes * sum(_owned(program.bucket[name], self.copy) for name in act.buckets))
+                return Demand(own + passes * sum(owned(program.bucket[name], self.copy) for name in act.buckets))
             case Update(part=part):
                 bucket, touch = program.bucket[act.bucket], (self.update_unpacked if part else None) or self.update
-                return Demand(own + _owned(bucket, touch) + CASTS * bool(bucket.master) * _owned(bucket, self.copy))
+                looked = self.check.of(bucket.elements) if part else 0.0
+                casts = CASTS * bool(bucket.master) * owned(bucket, self.copy)
+                return Demand(own + owned(bucket, touch) + looked + casts)
             case Apply():
                 return Demand(own + self._applying(program.bucket[act.bucket], act))
             case Mark() | Settle():
                 return Demand(own * isinstance(act, Settle))
             case Snapshot():
                 return Demand(own + self.copy.of(program.bucket[act.bucket].elements))
-            case Collective() | Send() | Receive():
+            case Receive():
                 return self._transport(program, act, circle, post)
+            case Collective() | Send():
+                moved = self._transport(program, act, circle, post)
+                return replace(moved, core=moved.core + self._looking(program, act))
+
+    def _looking(self, program: Program, act: Collective | Send) -> Seconds:
+        """Core-seconds of looking whether a gradient is finite before others get it."""
+        looks = act.space is Space.GRADIENT and program.bucket[act.bucket].pieces and not program.scaling
+        return self.check.of(program.bucket[act.bucket].elements) if looks else 0.0
 
     def _coding(self, program: Program, name: str, way: int) -> Seconds:
         """Core-seconds of encoding a bucket (`way` 0) or of decoding one coding of it (1). If ranks own parts of the
@@ -244,8 +257,8 @@ class Costs:
         added = self.add.of(bucket.elements)
         if act.delta:
             return added
-        spent = (act.need > 1 or act.drop) * _over(bucket, self.add) + CORRECTING * len(act.corrections) * added
-        return spent + (0.0 if act.drop else _over(bucket, self.update) / act.need)
+        spent = (act.need > 1 or act.drop) * over(bucket, self.add) + CORRECTING * len(act.corrections) * added
+        return spent + (0.0 if act.drop else over(bucket, self.update) / act.need)
 
     def _transport(self, program: Program, act: Collective | Send | Receive, circle: Circle, post: Post) -> Demand:
         w, size, ranks = self.wiring, program.payload(act), circle.ranks
@@ -298,20 +311,3 @@ class Costs:
     def payload(self, port: Port) -> BytesPerSecond:
         """The bandwidth of a port that is left for payload."""
         return self.wiring.payload(self.cluster, port)
-
-
-def _over(bucket: Bucket, touch: Touch) -> Seconds:
-    """Core-seconds of a pass over all pieces of a bucket."""
-    return touch.of(bucket.elements, len(bucket.pieces))
-
-
-def _passes(mix: Mix) -> int:
-    """Passes over a tensor: one for each term, but none for 1 times what the result holds already."""
-    return len(mix.terms) - any(t.space is mix.into and not t.peer and set(t.factor) == {1.0} for t in mix.terms)
-
-
-def _owned(bucket: Bucket, touch: Touch) -> Seconds:
-    """Core-seconds of a pass over the part of a bucket that one rank owns. A piece that crosses the edge between two
-    parts is a tensor of both."""
-    ranks = len(bucket.shares.edges) - 1 if bucket.shares else 1
-    return touch.of(bucket.owned, (len(bucket.pieces) + ranks - 1) / ranks)

@@ -3,7 +3,7 @@ and again."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
 from dataclasses import replace
 from functools import cached_property
 from typing import Final
@@ -15,6 +15,7 @@ from partita.program.instruction import Act, Collective, Compute, Receive, Send
 from partita.program.program import Policy, Program, Role
 from partita.units import Seconds
 
+FIRST: Final = " first"  # behind a target, among costs of operators: what the first one of it in a step takes more
 SHORT: Final[Seconds] = 2.5e-4  # after which caches still have the worker's code, and what it touched
 
 
@@ -71,8 +72,26 @@ class Prices:
             self.roles[role.name] = self._of_role(role)
         return self.roles[role.name]
 
+    @cached_property
+    def firsts(self) -> Mapping[str, Seconds]:
+        """Target -> core-seconds that the first operator of it takes more, whose code is in no cache; empty where that
+        was not measured."""
+        return {n.removesuffix(FIRST): more for n, more in self.costs.operators.items() if n.endswith(FIRST)}
+
+    def _met(self, role: Role) -> dict[str, Seconds]:
+        """What each segment takes more for targets that the role's round has not met before it."""
+        met, more = set[str](), dict[str, Seconds]()
+        for i in role.instructions if self.firsts else ():
+            if isinstance(i.act, Compute):
+                segment = self.program.segment[i.act.segment]
+                graph = self.program.graph_of(segment.stage, self.costs.graph)
+                fresh = {o.target for o in graph.operators[segment.start : segment.stop]} - met
+                more[i.name] = sum(self.firsts.get(target, 0.0) for target in sorted(fresh))
+                met |= fresh
+        return more
+
     def _of_role(self, role: Role) -> list[Demand]:
-        found, post = dict[str, Demand](), self.post(role)
+        found, post, more = dict[str, Demand](), self.post(role), self._met(role)
         serves = self.costs.again is not None and not self.computing[role.name]
         for lane in role.lanes:
             body, short, bucket = role.on(lane.name), False, ""
@@ -84,4 +103,4 @@ class Prices:
                 found[i.name] = self.of(i.act, behind=behind, wakes=waits, post=post)
                 bucket = "" if moves or lane.policy is not Policy.ORDER else mine
                 short = lane.policy is Policy.ORDER and not moves and found[i.name].core < SHORT
-        return [found[i.name] for i in role.instructions]
+        return [replace(found[i.name], core=found[i.name].core + more.get(i.name, 0.0)) for i in role.instructions]

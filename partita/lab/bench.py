@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from statistics import median
 from typing import Any, Final
@@ -32,15 +32,18 @@ LONGEST: Final[Seconds] = 1e-3  # that launching a call takes; one that waits fo
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """How calls on `device` are timed: `each` times a list of calls (None: by the thread's clock, one by one). Inputs
-    of a call take turns so that none is in a cache: `ring` bytes for one call, `held` bytes for all calls together.
-    Before a call that is timed by itself, `between` bytes are passed over."""
+    """How calls on `device` are timed: `each` times a list of calls (None: by the thread's clock, one by one). So many
+    operators (`stretch`) are timed behind one another; inputs of one by itself take turns so that none is in a cache,
+    `ring` bytes of them, `held` bytes for all calls together. Before a call that is timed by itself, `between` bytes
+    are passed over; before a stretch the thread has a `rest` of so many seconds besides."""
 
     device: str = CPU
     each: Callable[[Calls], list[Seconds]] | None = None
-    ring: Bytes = 2**23
+    stretch: int = 128
+    ring: Bytes = 0
     held: Bytes = 2**30
     between: Bytes = 2**24
+    rest: Seconds = 0.0
 
 
 HOST: Final = Bench()
@@ -51,7 +54,8 @@ def benches_of(device: str) -> tuple[Bench, ...]:
     if device == CPU:
         return (HOST,)
     timer = AcceleratorTimer(device)
-    return Bench(device, timer.each, 2**28, 2**33, 2**27), Bench(device, timer.launches, 2**24, between=2**27)
+    own = Bench(device, timer.each, stretch=1, ring=2**28, held=2**33, between=2**27)
+    return own, replace(own, each=timer.launches, ring=2**24, held=HOST.held)
 
 
 class AcceleratorTimer:

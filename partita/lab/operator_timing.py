@@ -1,159 +1,161 @@
-"""Operators timed in rotation, as in a step: none finds its own code and data in the cache.
+"""Operators timed one by one in stretches of a step (`lab/stretches.py`), one stretch after the other, pass after pass.
 
-A loop over one operator is too optimistic: in a step an operator reads what was written a while ago, writes to memory
-that was freed a while ago, and a hundred other operators ran since its last call. So all operators of a list are run
-one after the other, on made-up inputs, pass after pass. Their memory is mapped before the first pass, as a step's
-memory was mapped by earlier steps, and results are freed after each call.
+A loop over one operator is too optimistic: in a step a hundred other operators ran since its last call, and it writes
+to memory that was freed a while ago. Operators in rotation, each with inputs that nobody wrote a moment ago, are too
+pessimistic: small steps take half of it. So they run in a step's order, and before a stretch comes other work, such as
+a step has between its backward pass and the next forward pass.
+
+    other work | addmm relu addmm relu ... | other work | mm threshold mm ... |
+
+The first operator of a target (`aten.addmm`) in a stretch finds its code in no cache. What it takes longer than the
+others of its kind is told by itself: a step has it once, however many there are of it.
+
+Memory is mapped before the first pass, as a step's memory was mapped by earlier steps, and results are freed as in a
+step.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 from functools import partial
-from statistics import fmean, pstdev
+from statistics import fmean, median, pstdev
 from typing import Any, Final
 
 import torch
 
-from partita.graph.graph import TANGENT, Graph
+from partita.cost.prices import FIRST
 from partita.lab.bench import HOST, Bench
-from partita.lab.inputs import made
+from partita.lab.stretches import Made, Stretch, make
+from partita.lab.timing import elsewhere
 from partita.runtime.device import CPU
-from partita.runtime.draws import DRAWS
 from partita.runtime.heap import fault_in
-from partita.runtime.segment import Environment, Leaves, compile_segment, key, last_reads
 from partita.units import Bytes, Seconds
 
 TOTAL: Final[Seconds] = 1.5
 PASSES: Final = (5, 400)
-SETS: Final = 16
 ROOM: Final[Bytes] = 2**27
+LEAST: Final[Seconds] = 1e-8
+MOST: Final = 0.75  # of what an operator took, if it only was the first of its target, is the cost of being that
 
 
-@dataclass(frozen=True, slots=True)
-class OperatorCase:
-    """An operator: its code, and sets of made-up inputs (`size` bytes in all) that are used in rotation."""
+@dataclass(slots=True)
+class Timed:
+    """Core-seconds, or seconds by the bench's clock: of each operator in its `places`; `unevenness` of whole passes:
+    standard deviation over mean."""
 
-    name: str
-    code: Callable[[Environment, Leaves], None]
-    leaves: Leaves
-    sets: tuple[Environment, ...]
-    size: Bytes
+    places: dict[str, Seconds] = field(default_factory=dict)
+    usual: dict[str, list[Seconds]] = field(default_factory=dict)
+    first: dict[str, list[Seconds]] = field(default_factory=dict)
+    target: dict[str, str] = field(default_factory=dict)
+    unevenness: float = 0.0
 
+    def note(self, made: Made, spent: Sequence[Seconds]) -> None:
+        """Enter what each operator of a stretch took."""
+        stretch, met = made.stretch, set[str]()
+        operators = stretch.graph.operators[stretch.start : stretch.stop]
+        for i, (kind, operator, seconds) in enumerate(zip(stretch.kinds, operators, spent, strict=True)):
+            alone, new = len(operators) == 1, operator.target not in met
+            met.add(operator.target)
+            if i >= stretch.lead:
+                self.target[kind], self.places[stretch.places[i]] = operator.target, seconds
+                (self.first if new and not alone else self.usual).setdefault(kind, []).append(seconds)
 
-def make_case(name: str, graph: Graph, index: int, bench: Bench = HOST) -> OperatorCase:
-    """As many sets of activations as fill the bench's ring, at most 16; all sets have the same parameters, as in a
-    step. An operator that does not take made-up inputs gets tamer ones, and one that takes none is timed as a copy of
-    what it reads and makes."""
-    case = _case(name, graph, index, bench)
-    if bench.device == CPU and not _runs(case):
-        case = _case(name, graph, index, bench, tame=True)
-        if not _runs(case):
-            return replace(case, code=_copying(case.size // len(case.sets)))
-    return case
-
-
-def _copying(size: Bytes) -> Callable[[Environment, Leaves], None]:
-    """Reads half of so many bytes and writes them elsewhere."""
-    from_, to = torch.zeros(2, max(size // 8, 1))
-
-    def code(environment: Environment, leaves: Leaves) -> None:
-        to.copy_(from_)
-
-    return code
-
-
-def _runs(case: OperatorCase) -> bool:
-    try:
-        for inputs in case.sets[:2]:
-            case.code(dict(inputs), case.leaves)
-    except (RuntimeError, ValueError, IndexError):
-        return False
-    return True
-
-
-def _case(name: str, graph: Graph, index: int, bench: Bench, *, tame: bool = False) -> OperatorCase:
-    operator, inputs = graph.operators[index], dict(graph.inputs)
-    refs, given = tuple(dict.fromkeys(operator.reads())), partial(made, device=bench.device, tame=tame)
-    leaves = {r.name: given(r, operator, graph) for r in refs if r.name in graph.leaves}
-    moved = [r for r in refs if r.name not in graph.leaves or r.name in inputs]
-    each = sum(graph.tensor(r).size(graph.batch) for r in moved)
-    each += sum(t.size(graph.batch) for t in operator.outputs if t is not None)
-    count = max(1, min(SETS, bench.ring // max(each, 1)))
-    fixed: Environment = {DRAWS: None} | {n: v for n, v in leaves.items() if n == TANGENT}
-    sets = tuple(fixed | {key(r): given(r, operator, graph) for r in moved} for _ in range(count))
-    last = dict.fromkeys(last_reads(graph), len(graph.operators) + 1)
-    return OperatorCase(name, compile_segment(graph, index, index + 1, bench.device, last), leaves, sets, each * count)
+    @property
+    def operators(self) -> dict[str, Seconds]:
+        """Of each kind, by signature; and by target what the first one in a step takes more."""
+        found = {kind: fmean(values) for kind, values in self.usual.items()}
+        beyond = dict[str, list[Seconds]]()
+        for kind in (kind for kind in self.first if kind in found):
+            beyond.setdefault(self.target[kind], []).append(fmean(self.first[kind]) - found[kind])
+        more = {target: max(fmean(values), 0.0) for target, values in beyond.items()}
+        common = median(more.values()) if more else 0.0
+        for kind in (kind for kind in self.first if kind not in found):
+            took, target = fmean(self.first[kind]), self.target[kind]
+            part = min(more.get(target, common), MOST * took)
+            more.setdefault(target, part)
+            found[kind] = max(took - part, LEAST)
+        return found | {target + FIRST: seconds for target, seconds in more.items()}
 
 
 def seconds_in_turn(
-    examples: Sequence[tuple[str, Graph, int]], tell: Callable[[int], Any], bench: Bench = HOST, total: Seconds = TOTAL
-) -> tuple[dict[str, Seconds], float]:
-    """Core-seconds of each (name, graph, index), or seconds by the bench's clock: the mean over passes, which take
-    about `total` seconds together, without the slowest and fastest tenths. And the unevenness of whole passes: standard
-    deviation over mean, of the same ones."""
-    found: dict[str, Seconds] = {}
-    passes: list[float] = []
-    for cases in _batches(examples, bench):
-        fresh, whole = _run(cases, bench, total)
-        found |= fresh
+    stretches: Sequence[Stretch], tell: Callable[[int], Any], bench: Bench = HOST, total: Seconds = TOTAL
+) -> Timed:
+    """What the operators of stretches take: the mean over passes, which take about `total` seconds together, without
+    the slowest and fastest tenths."""
+    found, passes, done = Timed(), list[float](), 0
+    torch.set_flush_denormal(True)  # made-up values leave the range of a model's
+    for held in _batches(stretches, bench):
+        spent, whole = _run(held, bench, total)
+        for made, seconds in zip(held, spent, strict=True):
+            found.note(made, seconds)
+            done += len(seconds)
         passes += whole
-        tell(len(found))
-    return found, pstdev(passes) if passes else 0.0
+        tell(done)
+    torch.set_flush_denormal(False)
+    found.unevenness = pstdev(passes) if passes else 0.0
+    return found
 
 
-def _batches(examples: Sequence[tuple[str, Graph, int]], bench: Bench) -> Iterator[list[OperatorCase]]:
-    """Lists of cases that fit into memory together."""
-    held: list[OperatorCase] = []
-    for example in examples:
-        held.append(make_case(*example, bench))
-        if sum(case.size for case in held) > bench.held:
+def _batches(stretches: Sequence[Stretch], bench: Bench) -> Iterator[list[Made]]:
+    """Lists of stretches that fit into memory together."""
+    held: list[Made] = []
+    for stretch in stretches:
+        held += make(stretch, bench)
+        if sum(made.size for made in held) > bench.held:
             yield held
             held = []
     if held:
         yield held
 
 
-def _run(cases: Sequence[OperatorCase], bench: Bench, total: Seconds) -> tuple[dict[str, Seconds], list[float]]:
-    """Core-seconds of each case, and how many times as long as the mean each pass took that counts."""
+def _run(held: Sequence[Made], bench: Bench, total: Seconds) -> tuple[list[list[Seconds]], list[float]]:
+    """Of each stretch the core-seconds of its operators, and how many times as long as the mean each pass took that
+    counts."""
     if bench.device == CPU:
-        fault_in(ROOM + 2 * max(case.size // len(case.sets) for case in cases))
-    took = _pass_seconds(cases, bench)
+        fault_in(ROOM + 2 * max(made.size // len(made.sets) for made in held))
+    took = _pass_seconds(held, bench)
     passes = min(max(round(total / max(took, 1e-6)), PASSES[0]), PASSES[1])
-    turns = [_pass(cases, n + 1, bench) for n in range(passes)]
+    turns = [_pass(held, n + 1, bench) for n in range(passes)]
     idle = 0.0 if bench.each else _clock_cost()
-    spent = {case.name: max(fmean(_middle([turn[i] for turn in turns])) - idle, 1e-8) for i, case in enumerate(cases)}
-    whole = _middle([sum(turn) for turn in turns])
+    whole = _middle([sum(map(sum, turn)) for turn in turns])
+    columns = [zip(*(turn[i] for turn in turns), strict=True) for i in range(len(held))]
+    spent = [[max(fmean(_middle(column)) - idle, LEAST) for column in of_one] for of_one in columns]
     return spent, [each / fmean(whole) for each in whole]
 
 
-def _pass_seconds(cases: Sequence[OperatorCase], bench: Bench) -> Seconds:
+def _pass_seconds(held: Sequence[Made], bench: Bench) -> Seconds:
     """What a pass takes of the clock by which passes are counted: a processor's, or the wall's beside a card, which
     works on long after a call is launched."""
-    first = sum(_pass(cases, 0, bench))
-    if bench.device == CPU:
-        return first
-    begun = time.perf_counter()
-    _pass(cases, 1, bench)
-    return time.perf_counter() - begun
+    clock = time.thread_time if bench.device == CPU else time.perf_counter
+    _pass(held, 0, bench)
+    begun = clock()
+    _pass(held, 1, bench)
+    return clock() - begun
 
 
-def _pass(cases: Sequence[OperatorCase], number: int, bench: Bench) -> list[Seconds]:
+def _pass(held: Sequence[Made], number: int, bench: Bench) -> list[list[Seconds]]:
+    """Each operator's seconds in a pass over all stretches."""
     if bench.each:
-        return bench.each([partial(_turn, case, number) for case in cases])
-    spent = []
-    for case in cases:
-        environment = dict(case.sets[number % len(case.sets)])
-        before = time.thread_time()
-        case.code(environment, case.leaves)
-        spent.append(time.thread_time() - before)
+        found = iter(bench.each([partial(_call, made, number) for made in held]))
+        return [[next(found)] for _ in held]
+    spent: list[list[Seconds]] = []
+    for made in held:
+        environment, taken = dict(made.sets[number % len(made.sets)]), list[Seconds]()
+        elsewhere(bench)
+        if bench.rest:
+            time.sleep(bench.rest)
+        for code in made.codes:
+            before = time.thread_time()
+            code(environment, made.leaves)
+            taken.append(time.thread_time() - before)
+        spent.append(taken)
     return spent
 
 
-def _turn(case: OperatorCase, number: int) -> None:
-    case.code(dict(case.sets[number % len(case.sets)]), case.leaves)
+def _call(made: Made, number: int) -> None:
+    made.codes[0](dict(made.sets[number % len(made.sets)]), made.leaves)
 
 
 def _middle(values: Sequence[Seconds]) -> list[Seconds]:

@@ -7,7 +7,7 @@ divided out: every operator is stored relative to a reference kernel that is tim
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from math import gcd
@@ -20,35 +20,29 @@ from partita.graph.batch import substitute
 from partita.graph.graph import Graph
 from partita.graph.patterns import shares_memory
 from partita.graph.precision import shortened
-from partita.graph.signature import signature
 from partita.lab.bench import HOST, Bench, benches_of
 from partita.lab.codecs import codec_seconds, coding_disturbance
 from partita.lab.opaque_timing import whole_seconds
-from partita.lab.operator_timing import TOTAL, seconds_in_turn
-from partita.lab.timing import cold_seconds, forget, thread_seconds
+from partita.lab.operator_timing import TOTAL, Timed, seconds_in_turn
+from partita.lab.stretches import Stretch, stretches_of
+from partita.lab.timing import cold_seconds, disturbance_of, few_operators, forget, thread_seconds
 from partita.lab.worker_timing import following_seconds, instruction_seconds
 from partita.lab.workspace_bytes import workspace_bytes
 from partita.runtime.device import CPU
-from partita.runtime.feed import Feed, floats_of
+from partita.runtime.feed import Feed, check_shapes, floats_of
+from partita.runtime.finite import all_finite
 from partita.runtime.rules import made
 from partita.task import Task
 from partita.tracing.optimizer import elementwise, joins
 from partita.tracing.update_units import apart, joined
 from partita.units import Bytes, Seconds
 
-FEW: Final = 100
-COMMON: Final = 32
+FEW: Final = 160  # operators, of which every rank times all
+NEAREST: Final[Bytes] = 2**21  # of a core's own caches
+REST: Final[Seconds] = 1e-3  # in which a rank waits for others, which use its caches
+COMMON: Final = 4, 32  # stretches that every rank times, and operators of each, at least
 LARGEST: Final = (2**16, 2**23)  # elements of a tensor of a model's own size, at least and at most
 NEVER: Final[Seconds] = 1e-9  # a card does not know of instructions
-
-
-def unique_operators(graphs: Iterable[Graph]) -> dict[str, tuple[Graph, int]]:
-    """One example (graph, index) of each signature among graphs whose sizes are numbers."""
-    found: dict[str, tuple[Graph, int]] = {}
-    for graph in graphs:
-        for i, operator in enumerate(graph.operators):
-            found.setdefault(signature(operator, graph), (graph, i))
-    return found
 
 
 def reference_seconds(bench: Bench = HOST) -> Seconds:
@@ -84,8 +78,8 @@ def touch_seconds(
 
 
 def passes_of(task: Task) -> dict[str, Passing]:
-    """Copying into and adding to a bucket, and a step of the task's optimizer where gradients lie beside each other
-    ("update") and where backward left them ("update_unpacked")."""
+    """Copying into and adding to a bucket, looking whether it is finite, and a step of the task's optimizer where
+    gradients lie beside each other ("update") and where backward left them ("update_unpacked")."""
     flat_rule = elementwise(task)
 
     def through(function: Any) -> Passing:
@@ -105,6 +99,7 @@ def passes_of(task: Task) -> dict[str, Passing]:
     return {
         "copy": through(torch._foreach_copy_), "add": through(torch._foreach_add_),
         "update": stepping(joins(task)), "update_unpacked": stepping(False),
+        "check": lambda tensors: partial(all_finite, torch.cat(tensors)),
     }  # fmt: skip
 
 
@@ -121,15 +116,22 @@ def squarish(vector: torch.Tensor) -> torch.Tensor:
     return vector.view(gcd(len(vector), 2 ** (len(vector).bit_length() // 2)), -1)
 
 
-def load_seconds(task: Task, count: int, bench: Bench = HOST) -> tuple[Seconds, Seconds]:
-    """(seconds a batch, seconds a sample) of fetching and collating, and of starting to bring samples to a card."""
-    feed = Feed(task, 0)
+def load_seconds(task: Task, graph: Graph, count: int, bench: Bench = HOST) -> tuple[Seconds, Seconds]:
+    """(seconds a batch, seconds a sample) of what a Load does, and of what computing takes longer while a thread of its
+    rank does it; on a card of starting to bring samples there."""
+    feed, host = Feed(task, 0), Bench(between=min(bench.between, HOST.between))
     feed.positions(0, 0, 1)
-    host = Bench(between=min(bench.between, HOST.between))
-    few = cold_seconds(lambda: feed.leaves(feed.positions(0, 0, 1), bench.device), host)
-    many = cold_seconds(lambda: feed.leaves(feed.positions(0, 0, count), bench.device), host)
+
+    def load(samples: int) -> None:
+        leaves = feed.leaves(feed.positions(0, 0, samples), bench.device)
+        if graph.rung != "opaque":
+            check_shapes(graph, leaves, samples, 0)
+        torch.full((), 1.0, device=bench.device)
+
+    few, many = (cold_seconds(partial(load, samples), host) for samples in (1, count))
     each = (many - few) / (count - 1) if count > 1 else few
-    return max(few - each, 0.0), max(each, 1e-9)
+    beside = 0.0 if feed.at_hand or bench.each else disturbance_of(partial(load, count), few_operators)
+    return max(few - each, 0.0), max(each + beside / count, 1e-9)
 
 
 def bringing_seconds(task: Task, count: int, bench: Bench) -> tuple[Seconds, Seconds]:
@@ -146,7 +148,7 @@ def bringing_seconds(task: Task, count: int, bench: Bench) -> tuple[Seconds, Sec
 def rank_operators(
     graph: Graph,
     batches: Iterable[int],
-    known: Iterable[str],
+    known: Collection[str],
     rank: int,
     world: int,
     tell: Callable[[dict[str, Any]], None],
@@ -155,34 +157,45 @@ def rank_operators(
     task: Task | None = None,
     total: Seconds = TOTAL,
 ) -> dict[str, Any]:
-    """Signature -> core-seconds of this rank's share of the operators that are not known yet, and of some that every
-    rank times, known or not; and the reference kernel's. Of the captured step ("") or of those in the short dtypes of
-    `steps`. A few operators are timed by every rank: too short a list would stay in the cache. Those of a model that
-    is one operator are timed on the samples of `task`. That takes about `total` core-seconds."""
+    """Core-seconds of `operators`, this rank's share of those that are not known yet; in the `places` of some stretches
+    that every rank times, known or not; and of the reference kernel. Of the captured step ("") or of those in the short
+    dtypes of `steps`. Those of a model that is one operator
+    are timed on the samples of `task`. That takes about `total` core-seconds."""
     torch.manual_seed(0)
     whole = [shortened(graph, short) if short else graph for short in steps]
-    wanted = unique_operators([substitute(step, batch) for step in whole for batch in batches])
-    known, every = set(known), list(wanted)
-    names = [name for name in wanted if name not in known]
-    mine = dict.fromkeys(every[:: max(len(every) // COMMON, 1)])
-    mine |= dict.fromkeys(names if len(names) < FEW else names[rank::world])
+    graphs = [substitute(step, batch) for step in whole for batch in batches]
     bench, *launching = benches_of(device)
+    touched = round(graph.trained_bytes * (2 + graph.state_factor))
+    bench = replace(bench, between=min(max(touched, NEAREST), bench.between), rest=REST * (world > 1))
     reference = reference_seconds(bench)
-    spaces: tuple[dict[str, Bytes], Bytes]
+    found, launches = Timed(), list[dict[str, Seconds]]()
+    spaces: tuple[dict[str, Bytes], Bytes] = {}, 0
     if graph.rung == "opaque" and task is not None:
-        found = whole_seconds(task, graph, batches, device)
-        launches, uneven, spaces = [], 0.0, ({}, 0)
+        found.places = operators = whole_seconds(task, graph, batches, device)
     else:
-        examples = [(n, *wanted[n]) for n in mine]
+        mine = share_of(stretches_of(graphs, bench.stretch), stretches_of(graphs, bench.stretch, known), rank, world)
         with torch.no_grad():
-            spaces = workspace_bytes(examples, device) if launching else ({}, 0)
-            found, uneven = seconds_in_turn(examples, lambda n: tell({"operators": n, "of": len(mine)}), bench, total)
-            launches = [seconds_in_turn(examples, lambda n: None, each, total)[0] for each in launching]
+            spaces = workspace_bytes(mine, device) if launching else spaces
+            found = seconds_in_turn(mine, lambda n: tell({"operators": n, "of": sum(map(len, mine))}), bench, total)
+            launches = [seconds_in_turn(mine, lambda n: None, each, total).operators for each in launching]
+        operators = found.operators
     reference = min(reference, reference_seconds(bench))
     forget()
     return {
-        "operators": found, "unevenness": uneven, "reference": reference, "launching": launches, "workspaces": spaces,
+        "operators": operators, "places": found.places, "unevenness": found.unevenness, "reference": reference,
+        "launching": launches, "workspaces": spaces,
     }  # fmt: skip
+
+
+def share_of(every: Sequence[Stretch], fresh: Sequence[Stretch], rank: int, world: int) -> list[Stretch]:
+    """What a rank times of `every` stretch of some graphs, those that are not known being `fresh`: a part of these, and
+    the same few whatever is known, by which ranks are compared."""
+    few, length = COMMON
+    several = max(few, length // max(map(len, every), default=1))
+    small = sum(map(len, every)) <= FEW
+    shared = every if small else [one.cut(length) for one in every[:: max(len(every) // several, 1)]]
+    own = fresh if sum(map(len, fresh)) <= FEW else fresh[rank::world]
+    return list({one.places: one for one in (*shared, *own)}.values())
 
 
 def passed_bytes(graph: Graph, batch: int) -> Bytes:
@@ -205,7 +218,7 @@ def rank_touches(
     with torch.no_grad():
         found: dict[str, Any] = {
             **touches(task, largest, bench),
-            "load": load_seconds(task, count, bench), "instruction": instruction_seconds(),
+            "load": load_seconds(task, graph, count, bench), "instruction": instruction_seconds(),
             "codecs": codec_seconds(codecs or {}), "at_hand": Feed(task, 0).at_hand,
             "coding": coding_disturbance() if codecs and device == CPU else 0.0,
         }  # fmt: skip

@@ -83,6 +83,7 @@ class Rehearsal:
         self.beside: list[str] = []
         self.runs, self.launches, self.workspaces = 0, dict[str, Seconds](), NONE
         self._links: TimedLinks | None = None
+        self._places = dict[bool, dict[str, Seconds]]()  # by whether all ranks are busy
         self._times = deque[tuple[float, ...]](maxlen=LATELY)  # each with every rank's slowdown
         self._unevenness = list[float]()
         self._due: Seconds = -inf  # when operators are to be timed again
@@ -210,10 +211,10 @@ class Rehearsal:
         self._unevenness.append(median(reply["unevenness"] for reply in replies))
         reference = median(reply["reference"] for reply in replies)
         known = {name: value * reference for name, value in cached.items()}
-        fresh, slowdowns = pooled([reply["operators"] for reply in replies], known)
+        found, self._places[ranks > 1], slowdowns = pooled(replies, known)
         if kept and background.cores() <= BEARABLE:
-            write_cache(place, fresh, reference)
-        return known | fresh, of_all(slowdowns, self.cluster.size)
+            write_cache(place, found | self._places[ranks > 1], reference)
+        return found, of_all(slowdowns, self.cluster.size)
 
     def _slowdowns(
         self, batches: Sequence[int], ranks: int, steps: Sequence[str], known: Mapping[str, Seconds],
@@ -225,7 +226,7 @@ class Rehearsal:
         begun = time.monotonic()
         replies = self._timed(batches, ranks, steps, known, total)
         self._due = time.monotonic() + RARE * (time.monotonic() - begun)
-        return of_all(pooled([reply["operators"] for reply in replies], known)[1], self.cluster.size)
+        return of_all(pooled(replies, self._places[ranks > 1])[2], self.cluster.size)
 
     def _timed(
         self, batches: Sequence[int], ranks: int, steps: Sequence[str], known: Iterable[str], total: Seconds = TOTAL

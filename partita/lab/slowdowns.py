@@ -8,29 +8,35 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from statistics import fmean, median
+from typing import Any
 
+from partita.lab.stretches import PLACE
 from partita.units import Seconds
 
 
 def pooled(
-    replies: Sequence[Mapping[str, Seconds]], known: Mapping[str, Seconds]
-) -> tuple[dict[str, Seconds], tuple[float, ...]]:
-    """(core-seconds of the operators that are not in `known`, each rank's slowdown), from each rank's core-seconds.
+    replies: Sequence[Mapping[str, Any]], known: Mapping[str, Seconds]
+) -> tuple[dict[str, Seconds], dict[str, Seconds], tuple[float, ...]]:
+    """(core-seconds of the operators, as `known` or as timed, those in places that all ranks have timed, each rank's
+    slowdown), from each rank's core-seconds of `operators` and in `places`.
 
-    A rank's slowdown is the sum of its times of the operators that all ranks have timed, divided by the sum of the
-    known times, or of the medians over ranks; sums, because times of short operators vary twice as much. Times of
-    operators that only some ranks have timed are divided by the slowdowns of these.
+    A rank's slowdown is the sum of its times in places that all ranks have timed, divided by the sum of the known
+    times, or of the medians over ranks; sums, because times of short operators vary twice as much. Times of operators
+    are divided by the slowdowns of the ranks that have timed them.
     """
-    shared = [name for name in replies[0] if all(name in reply for reply in replies)]
-    usual = {name: known.get(name, median(reply[name] for reply in replies)) for name in shared}
+    first, *others = (reply["places"] for reply in replies)
+    shared = [name for name in first if all(name in other for other in others)]
+    usual = {name: known.get(name, median(reply["places"][name] for reply in replies)) for name in shared}
     whole = sum(usual.values())
-    slowdowns = tuple(sum(reply[name] for name in shared) / whole for reply in replies)
+    slowdowns = tuple(sum(reply["places"][name] for name in shared) / whole for reply in replies)
     even = [
-        {name: value / slowdown for name, value in reply.items()}
+        {name: value / slowdown for name, value in reply["operators"].items()}
         for reply, slowdown in zip(replies, slowdowns, strict=True)
     ]
     names = dict.fromkeys(name for reply in even for name in reply if name not in known)
-    return {name: median(reply[name] for reply in even if name in reply) for name in names}, slowdowns
+    fresh = {name: median(reply[name] for reply in even if name in reply) for name in names}
+    kept = {name: seconds for name, seconds in known.items() if not name.startswith(PLACE)}
+    return kept | fresh, usual, slowdowns
 
 
 def of_all(slowdowns: Sequence[float], size: int) -> tuple[float, ...]:

@@ -8,6 +8,7 @@ ms if a forward and a backward pass ran since the last one.
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
 from functools import cache, partial
@@ -73,6 +74,20 @@ def segment(device: str = CPU) -> None:
     torch.cat([torch.softmax(torch.mm(matrix, matrix), 0), matrix.t().contiguous()]).sum()
 
 
+def elsewhere(bench: Bench = HOST) -> None:
+    """What a step does between its last operator and its first, in code that operators do not share: a pass over what
+    the bench has `between`, and a dozen rare operators."""
+    _disturbance(bench.device)[0][: bench.between // 4].add_(1.0)
+    matrix = _disturbance(bench.device)[3]
+    values = matrix.view(-1)[:4096]
+    ordered, _ = torch.sort(values)
+    torch.searchsorted(ordered, values[:256])
+    torch.unique(values[:256])
+    torch.histc(values, 16)
+    for rare in (torch.tril, torch.diff, torch.nonzero, torch.fliplr, torch.trace, torch.sinc, torch.signbit):
+        rare(matrix)
+
+
 def forget() -> None:
     """Free what `disturb` keeps; on a card it is in the way of a run."""
     _disturbance.cache_clear()
@@ -109,6 +124,33 @@ def slowed_by(
     before = alone()
     spent, turns = spent_while(begin())
     return max(spent - turns * (before + alone()) / 2, 0.0)
+
+
+def disturbance_of(act: Callable[[], Any], work: Callable[[], Any], least: Seconds = 0.03) -> Seconds:
+    """Core-seconds by which `work` takes longer while another thread does an `act` once; the act goes on for `least`
+    core-seconds."""
+    calls, finished = 0, threading.Event()
+
+    def carry_out() -> None:
+        nonlocal calls
+        begun = time.thread_time()
+        while time.thread_time() - begun < least:
+            act()
+            calls += 1
+        finished.set()
+
+    def begin() -> Callable[[], bool]:
+        threading.Thread(target=carry_out, daemon=True).start()
+        return lambda: not finished.is_set()
+
+    return slowed_by(begin, work) / max(calls, 1)
+
+
+def few_operators() -> None:
+    """As many calls of short operators as a small step has of some layers."""
+    matrix = _disturbance(CPU)[3][:16, :16]
+    for _ in range(12):
+        torch.relu(torch.add(matrix, 1.0))
 
 
 def computed(least: Seconds) -> Seconds:

@@ -7,7 +7,6 @@ Pending, or a generator of them (Steps).
 from __future__ import annotations
 
 from collections.abc import Callable
-from math import isfinite
 from typing import Any, Final
 
 import torch
@@ -46,7 +45,7 @@ from partita.runtime.coding import HopCode, collect, decode, encode, receive_cod
 from partita.runtime.desync import check_collective
 from partita.runtime.draws import DRAWS, Draws
 from partita.runtime.feed import check_shapes, default_floats
-from partita.runtime.finite import check_gradients, check_loss, check_update
+from partita.runtime.finite import all_finite, check_gradients, check_loss, check_update
 from partita.runtime.hops import by_schedule
 from partita.runtime.membership import droppable, other_end
 from partita.runtime.mixing import mix
@@ -207,7 +206,7 @@ def _check_outgoing(rank: Rank, act: Collective | Send, round: int) -> None:
         return
     slot = rank.slot(round)
     flat = rank.state.gradient[act.bucket][slot]
-    if flat.is_cpu and not isfinite(flat.sum().item()):
+    if not all_finite(flat):
         check_gradients(rank, act.bucket, rank.state.gradient_views[act.bucket][slot], rank.step(round, 0))
 
 

@@ -24,11 +24,15 @@ def check_loss(rank: Rank, loss: torch.Tensor, step: int) -> None:
         )  # fmt: skip
 
 
+def all_finite(values: torch.Tensor) -> bool:
+    """Whether a host's values are finite, by their sum; True on accelerators, where the host would wait."""
+    return not values.is_cpu or isfinite(values.sum().item())
+
+
 def check_update(rank: Rank, bucket: str, gradients: Sequence[torch.Tensor], step: int) -> None:
     """Raises RunError if an update with a rank's own `gradients` made weights that are not finite. It sums one
     bucket that is still in the cache; a sum for each gradient would cost a small model 2 % of its step."""
-    weights = rank.state.parameter[bucket]
-    if weights.device.type == "cpu" and not isfinite(weights.sum().item()):
+    if not all_finite(rank.state.parameter[bucket]):
         check_gradients(rank, bucket, gradients, step)
         bad = [
             p.parameter

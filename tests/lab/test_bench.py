@@ -18,8 +18,8 @@ from partita.cost.workspaces import NONE
 from partita.lab import workspace_bytes
 from partita.lab.bench import HOST, LONGEST, SPARE, AcceleratorTimer, benches_of
 from partita.lab.launching import launches_of, with_launching
-from partita.lab.operator_timing import OperatorCase
-from partita.lab.replies import workspaces_of
+from partita.lab.replies import TOUCHES, workspaces_of
+from partita.lab.stretches import Made, Stretch
 from partita.lab.timing import cold_seconds
 from partita.simulator.simulate import simulate
 from tests.priced import priced, whole_cores
@@ -106,23 +106,24 @@ def test_a_cold_call_on_a_bench_is_timed_between_others(stream: Stream) -> None:
 def test_a_workspace_is_what_goes_beyond_results(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each call keeps 8 bytes of results, has taken 100 more while it ran, and the very first 7 for good."""
     graph = two_layers()
-    examples = [(f"operator {i}", graph, i) for i in range(3)]
+    alone = [Stretch(graph, i, i + 1) for i in range(3)]
+    names = [one.kinds[0] for one in alone]
     now, highest = [0], [0]
 
     def call(environment: Any, leaves: Any) -> None:
         now[0] += 8 + 7 * (not now[0])
         highest[0] = now[0] + 100
 
-    monkeypatch.setattr(workspace_bytes, "make_case", lambda name, *_: OperatorCase(name, call, {}, ({},), 1))
+    monkeypatch.setattr(workspace_bytes, "make", lambda one, _: [Made(one, (call,), {}, ({},), 1)])
     monkeypatch.setattr(torch._C, "_cuda_clearCublasWorkspaces", lambda: None, raising=False)
     monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: now[0])
     monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", lambda device: None)
     monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda device: highest[0])
-    found, kept = workspace_bytes.workspace_bytes(examples, "cpu")
-    assert found == dict.fromkeys((name for name, _, _ in examples), 100)
-    assert kept == 7 + 2 * 8 * len(examples)
-    both = workspaces_of([{"workspaces": (found, 5)}, {"workspaces": ({"operator 0": 200}, 6)}], NONE)
-    assert (both.operators["operator 0"], both.operators["operator 1"], both.kept) == (200, 100, 6)
+    found, kept = workspace_bytes.workspace_bytes(alone, "cpu")
+    assert found == dict.fromkeys(names, 100)
+    assert kept == 7 + 2 * 8 * len(alone)
+    both = workspaces_of([{"workspaces": (found, 5)}, {"workspaces": ({names[0]: 200}, 6)}], NONE)
+    assert (both.operators[names[0]], both.operators[names[1]], both.kept) == (200, 100, 6)
 
 
 @pytest.mark.parametrize("factor", [0.5, 3.0])
@@ -132,7 +133,7 @@ def test_a_step_takes_the_longer_of_the_card_and_its_host(factor: float) -> None
     costs = replace(priced(graph, machine, [8]), launching=None)
     program = program_by("single", graph, machine)
     alone = simulate(program, costs).step_seconds
-    nothing = dict.fromkeys(("copy", "add", "update", "update_unpacked", "load"), (0.0, 0.0, 0.0))
+    nothing = dict.fromkeys((*TOUCHES, "load"), (0.0, 0.0, 0.0))
     touches = [{"launching": [{**nothing, "instruction": 0.0}]}]
     launches = {name: factor * seconds for name, seconds in costs.operators.items()}
     both = with_launching(costs, launches, touches)

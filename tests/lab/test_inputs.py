@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 import pytest
 import torch
@@ -12,7 +11,8 @@ from torch import nn
 from torch.nn import functional
 
 from partita.graph.batch import substitute
-from partita.lab.operator_timing import make_case, seconds_in_turn
+from partita.lab.operator_timing import seconds_in_turn
+from partita.lab.stretches import Stretch, make, stretches_of
 from partita.task import Task
 from partita.tracing.capture import capture
 
@@ -55,16 +55,17 @@ def picky(name: str) -> Task:
     )  # fmt: skip
 
 
-def timed(task: Task, batch: int) -> dict[str, float]:
+def timed(task: Task, batch: int, length: int) -> dict[str, float]:
     graph = substitute(capture(task), batch)
     with torch.no_grad():
-        return seconds_in_turn([(o.name, graph, i) for i, o in enumerate(graph.operators)], lambda n: None)[0]
+        return seconds_in_turn(stretches_of([graph], length), lambda n: None, total=0.01).places
 
 
+@pytest.mark.parametrize("length", [1, 4, 128])
 @pytest.mark.parametrize("batch", [1, 3])
 @pytest.mark.parametrize("name", ACTS)
-def test_operators_that_look_at_values_are_timed(name: str, batch: int) -> None:
-    assert all(seconds > 0 for seconds in timed(picky(name), batch).values())
+def test_operators_that_look_at_values_are_timed(name: str, batch: int, length: int) -> None:
+    assert all(seconds > 0 for seconds in timed(picky(name), batch, length).values())
 
 
 @pytest.mark.parametrize("batch", [1, 3])
@@ -73,7 +74,7 @@ def test_bags_begin_where_bags_begin(batch: int) -> None:
     task = replace(picky("draws by probabilities"), name="bags", model=Bags, data=data)
     graph = substitute(capture(task), batch)
     (place,) = [i for i, o in enumerate(graph.operators) if "_embedding_bag." in o.target]
-    case: Any = make_case("bag", graph, place)
-    offsets = [v for v in case.sets[0].values() if isinstance(v, torch.Tensor) and v.shape == (batch,)]
+    (bag,) = make(Stretch(graph, place, place + 1))
+    offsets = [v for v in bag.sets[0].values() if isinstance(v, torch.Tensor) and v.shape == (batch,)]
     assert any(torch.equal(one, 5 * torch.arange(batch)) for one in offsets) or batch == 1
-    assert all(seconds > 0 for seconds in timed(task, batch).values())
+    assert all(seconds > 0 for seconds in timed(task, batch, 128).values())

@@ -11,17 +11,18 @@ def test_shares_are_rid_of_their_ranks_slowdown() -> None:
     """Four operators of 1 to 4 s: all ranks time two, one each of the others; two ranks take half as much again."""
     seconds = {"a": 1.0, "b": 2.0, "c": 3.0, "d": 4.0}
     shares = (["a", "b", "c"], ["a", "b", "d"], ["a", "b"])
-    replies = [
-        {n: slowdown * seconds[n] for n in names} for slowdown, names in zip((0.5, 1.5, 1.0), shares, strict=True)
-    ]
-    found, slowdowns = pooled(replies, {})
+    taken = [{n: slow * seconds[n] for n in names} for slow, names in zip((0.5, 1.5, 1.0), shares, strict=True)]
+    found, places, slowdowns = pooled([{"operators": one, "places": one} for one in taken], {})
     assert found == pytest.approx(seconds)
+    assert places == pytest.approx({"a": 1.0, "b": 2.0})
     assert slowdowns == pytest.approx((0.5, 1.5, 1.0))
 
 
 def test_what_is_known_is_kept_and_the_slowdown_is_of_today() -> None:
-    found, slowdowns = pooled([{"a": 1.2, "b": 6.0}, {"a": 2.4}], {"a": 1.0})
-    assert found == pytest.approx({"b": 5.0})
+    replies = [{"operators": {"a": 3.0, "b": 6.0}, "places": {"@0": 1.2}}, {"operators": {}, "places": {"@0": 2.4}}]
+    found, places, slowdowns = pooled(replies, {"@0": 1.0, "a": 2.0})
+    assert found == pytest.approx({"a": 2.0, "b": 5.0})
+    assert places == {"@0": 1.0}
     assert slowdowns == pytest.approx((1.2, 2.4))
 
 

@@ -10,9 +10,10 @@ from partita.graph.batch import substitute
 from partita.graph.patterns import shares_memory
 from partita.lab.bench import HOST
 from partita.lab.extra_lane import ExtraLane
-from partita.lab.operator_timing import _pass, make_case
+from partita.lab.operator_timing import _pass
 from partita.lab.probe import passed_bytes, touch_seconds
-from partita.lab.timing import _disturbance, disturb, forget
+from partita.lab.stretches import make, stretches_of
+from partita.lab.timing import _disturbance, disturb, disturbance_of, elsewhere, few_operators, forget
 from partita.runtime.device import CPU
 from tests.small import two_layers
 
@@ -56,10 +57,23 @@ def test_what_a_lane_raises_is_raised_where_it_was_asked() -> None:
 def test_what_a_turn_makes_is_free_memory_at_the_next() -> None:
     """Results that lived on had each turn fault in new pages, which took up to three quarters of what was measured."""
     graph = substitute(two_layers(), 4)
-    operators = enumerate(graph.operators)
-    examples = [(operator.name, graph, i) for i, operator in operators if not shares_memory(operator, graph)]
-    cases = [make_case(*example) for example in examples]
-    given = [[set(one) for one in case.sets] for case in cases]
+    held = [made for length in (1, 128) for one in stretches_of([graph], length) for made in make(one)]
+    given = [[set(one) for one in made.sets] for made in held]
     for number in range(3):
-        _pass(cases, number, HOST)
-    assert [[set(one) for one in case.sets] for case in cases] == given
+        _pass(held, number, HOST)
+    assert [[set(one) for one in made.sets] for made in held] == given
+
+
+def test_what_lies_between_two_steps_passes_over_as_much() -> None:
+    forget()
+    elsewhere(replace(HOST, between=4096))
+    passed = _disturbance(CPU)[0]
+    assert passed[:1024].eq(1.0).all()
+    assert passed[1024:].eq(0.0).all()
+    forget()
+
+
+def test_what_a_thread_does_is_done_as_long_as_it_is_timed() -> None:
+    calls: list[int] = []
+    assert disturbance_of(lambda: calls.append(sum(range(1000))), few_operators, 0.005) >= 0.0
+    assert len(calls) > 10

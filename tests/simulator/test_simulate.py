@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -196,3 +197,18 @@ def test_traffic_is_what_is_sent_by_receiver(text: str) -> None:
     assert tuple(sums) == found.wire_sent
     if text in ("ddp", "pipe_sgd"):
         assert [(source, to) for source, to, _ in found.traffic] == [(0, 1), (1, 2), (2, 3), (3, 0)]
+
+
+@pytest.mark.parametrize("text", ["single", "ddp"])
+@pytest.mark.parametrize("cores", [0.5, 1.0])
+def test_the_last_step_that_counts_has_the_next_ones_samples_loaded_beside_it(text: str, cores: float) -> None:
+    """Loading that takes as much of the core as computing does, in every step: the last one was predicted without, and
+    a step of 4 ms a tenth too quick."""
+    graph = two_layers()
+    machines = Cluster("some", Group("root", (Device(cores=cores),) * 2, (Link(NONE, 0.0),) * 2))
+    program = program_by(text, graph, machines)
+    costs = priced(graph, machines, sorted({s.batch for s in program.segments}), operator=2e-4)
+    loading = replace(costs, load=Touch(2e-3, 0.0))
+    found = simulate(program, loading)
+    assert found.step_seconds == pytest.approx(4e-3 / cores, rel=0.01)
+    assert found.cores[0] == pytest.approx(4e-3)

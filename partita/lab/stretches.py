@@ -1,0 +1,153 @@
+"""Stretches of a step: operators that follow one another, with made-up inputs for what lies before them.
+
+What an operator takes depends on who ran before it. What it reads was written a moment ago or a step ago, and its code
+was called a moment ago, by a neighbour of its kind, or not since the last step. So operators are timed where they stand
+in a step, each by itself:
+
+    graph     t addmm relu t addmm relu ... view mm mm t mm threshold ...        of a thousand operators
+    stretch   |---------- 128 of them ---------|   those that have a kind which no earlier stretch has
+    lead      ||                                   the first two are not timed, for what they read is made up
+
+On a card, whose time hardly depends on that, each kind is a stretch of its own, with inputs that take turns.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from typing import Final
+
+import torch
+
+from partita.graph.graph import TANGENT, Graph
+from partita.graph.signature import signature
+from partita.lab.bench import HOST, Bench
+from partita.lab.inputs import made
+from partita.runtime.device import CPU
+from partita.runtime.draws import DRAWS
+from partita.runtime.segment import Environment, Leaves, compile_segment, key, last_reads
+from partita.units import Bytes
+
+LEAD: Final = 2
+SETS: Final = 16
+PLACE: Final = "@"  # begins the name of an operator in its place
+Code = Callable[[Environment, Leaves], None]
+
+
+@dataclass(frozen=True, eq=False)
+class Stretch:
+    """Operators `start` to `stop` of a graph whose sizes are numbers; those before `timed` are its lead."""
+
+    graph: Graph
+    timed: int
+    stop: int
+    lead: int = 0
+
+    def __len__(self) -> int:
+        return self.stop - self.start
+
+    @property
+    def start(self) -> int:
+        """Its first operator."""
+        return self.timed - self.lead
+
+    @cached_property
+    def kinds(self) -> tuple[str, ...]:
+        """The signature of each operator."""
+        return tuple(signature(operator, self.graph) for operator in self.graph.operators[self.start : self.stop])
+
+    @cached_property
+    def places(self) -> tuple[str, ...]:
+        """A name for each operator in its place, which is the same where the whole stretch is alike."""
+        digest = hashlib.sha256("\n".join(self.kinds).encode()).hexdigest()[:16]
+        return tuple(f"{PLACE}{digest}:{i}" for i in range(len(self.kinds)))
+
+    def cut(self, length: int) -> Stretch:
+        """The beginning of it, of so many operators at most."""
+        return replace(self, stop=min(self.stop, self.timed + length))
+
+    def apart(self) -> Iterator[Stretch]:
+        """Its operators, each a stretch of its own."""
+        return (Stretch(self.graph, i, i + 1) for i in range(self.timed, self.stop))
+
+
+def stretches_of(graphs: Iterable[Graph], length: int, known: Collection[str] = ()) -> list[Stretch]:
+    """Stretches of `length` operators that together have every kind of operator of the graphs that is not `known`; of
+    one operator each, if that is the length."""
+    seen, found = set(known), list[Stretch]()
+    for graph in graphs:
+        size = len(graph.operators)
+        for at in range(0, size, length):
+            block = Stretch(graph, at, min(at + length, size))
+            fresh = [i for i, kind in enumerate(block.kinds, at) if kind not in seen]
+            if fresh:
+                found.append(Stretch(graph, fresh[0], block.stop, min(LEAD, fresh[0]) if length > 1 else 0))
+                seen.update(found[-1].kinds)
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """A stretch that can run: the code of each operator, and sets of made-up inputs (`size` bytes in all) that take
+    turns; all sets have the same parameters, as in a step."""
+
+    stretch: Stretch
+    codes: tuple[Code, ...]
+    leaves: Leaves
+    sets: tuple[Environment, ...]
+    size: Bytes
+
+
+def make(stretch: Stretch, bench: Bench = HOST) -> list[Made]:
+    """A stretch that runs; or its operators one by one, if one of them does not take what the others make of made-up
+    inputs. An operator that does not take these itself gets tamer ones, and one that takes none is timed as a copy of
+    what it reads and makes."""
+    whole = _made(stretch, bench)
+    if bench.device != CPU or _runs(whole):
+        return [whole]
+    if len(stretch.kinds) > 1:
+        return [one for alone in stretch.apart() for one in make(alone, bench)]
+    whole = _made(stretch, bench, tame=True)
+    return [whole if _runs(whole) else replace(whole, codes=(_copying(whole.size // len(whole.sets)),))]
+
+
+def _copying(size: Bytes) -> Code:
+    """Reads half of so many bytes and writes them elsewhere."""
+    from_, to = torch.zeros(2, max(size // 8, 1))
+
+    def code(environment: Environment, leaves: Leaves) -> None:
+        to.copy_(from_)
+
+    return code
+
+
+def _runs(whole: Made) -> bool:
+    try:
+        for inputs in whole.sets[:2]:
+            environment = dict(inputs)
+            for code in whole.codes:
+                code(environment, whole.leaves)
+    except (RuntimeError, ValueError, IndexError):
+        return False
+    return True
+
+
+def _made(stretch: Stretch, bench: Bench, *, tame: bool = False) -> Made:
+    """As many sets of activations as fill the bench's ring, at most 16."""
+    graph, start, stop = stretch.graph, stretch.start, stretch.stop
+    body, inputs = graph.operators[start:stop], dict(graph.inputs)
+    reader = {ref: operator for operator in reversed(body) for ref in operator.reads()}
+    given = {ref: o for ref, o in reader.items() if ref.name in graph.leaves or graph.index.get(ref.name, -1) < start}
+    value = partial(made, device=bench.device, tame=tame)
+    leaves = {ref.name: value(ref, o, graph) for ref, o in given.items() if ref.name in graph.leaves}
+    moved = {ref: o for ref, o in given.items() if ref.name not in graph.leaves or ref.name in inputs}
+    each = sum(graph.tensor(ref).size(graph.batch) for ref in moved)
+    each += sum(t.size(graph.batch) for t in body[0].outputs if t is not None) if len(body) == 1 else 0
+    count = max(1, min(SETS, bench.ring // max(each, 1)))
+    fixed: Environment = {DRAWS: None} | {n: v for n, v in leaves.items() if n == TANGENT}
+    sets = tuple(fixed | {key(ref): value(ref, o, graph) for ref, o in moved.items()} for _ in range(count))
+    last = last_reads(graph) if len(body) > 1 else dict.fromkeys(last_reads(graph), len(graph.operators) + 1)
+    codes = tuple(compile_segment(graph, i, i + 1, bench.device, last) for i in range(start, stop))
+    return Made(stretch, codes, leaves, sets, each * count)
