@@ -19,7 +19,7 @@ import torch.distributed as dist
 
 from partita.lab.crowd_timing import Congested, congested_seconds, crowds_of, queued_seconds
 from partita.lab.extra_lane import MESSAGE_TIMEOUT, Call, ExtraLane
-from partita.lab.timing import AHEAD, computed, slowed_by
+from partita.lab.timing import AHEAD, computed, segment, slowed_by
 from partita.lab.worker_timing import posted_seconds, value_seconds
 from partita.program.instruction import Kind
 from partita.runtime.device import CPU
@@ -95,17 +95,18 @@ def overlapped_seconds(
 
 
 def disturbing_seconds(largest: Bytes) -> Seconds:
-    """Core-seconds by which computing takes longer for each byte that its rank sends or receives meanwhile: matrix
-    products while messages go round from neighbour to neighbour, beside the same before and after."""
+    """Core-seconds by which computing takes longer for each byte that its rank sends or receives meanwhile: operators
+    that a core's own cache just holds, while messages go round from neighbour to neighbour, beside the same before and
+    after."""
     rank, world = dist.get_rank(), dist.get_world_size()
-    many, factor = max(4 * largest // DISTURBING, 8), torch.randn(128, 128)
+    many = max(4 * largest // DISTURBING, 8)
 
     def begin() -> Callable[[], bool]:
         lane = ExtraLane()
         lane.begin(partial(round_about, Processes(rank), many, (rank - 1) % world, (rank + 1) % world, DISTURBING))
         return lambda: lane.busy
 
-    return slowed_by(begin, partial(torch.mm, factor, factor), dist.barrier) / (2 * many * DISTURBING)
+    return slowed_by(begin, segment, dist.barrier) / (2 * many * DISTURBING)
 
 
 def round_about(transport: Processes, many: int, source: int, target: int, size: Bytes) -> Steps:
