@@ -173,7 +173,9 @@ def rank_operators(
     if graph.rung == "opaque" and task is not None:
         found.places = operators = whole_seconds(task, graph, batches, device)
     else:
-        mine = share_of(stretches_of(graphs, bench.stretch), stretches_of(graphs, bench.stretch, known), rank, world)
+        every = stretches_of(graphs, bench.stretch)
+        fresh = stretches_of(graphs, bench.stretch, known) if comparable(every, known) else every
+        mine = share_of(every, fresh, rank, world)
         with torch.no_grad():
             spaces = workspace_bytes(mine, device) if launching else spaces
             found = seconds_in_turn(mine, lambda n: tell({"operators": n, "of": sum(map(len, mine))}), bench, total)
@@ -190,12 +192,22 @@ def rank_operators(
 def share_of(every: Sequence[Stretch], fresh: Sequence[Stretch], rank: int, world: int) -> list[Stretch]:
     """What a rank times of `every` stretch of some graphs, those that are not known being `fresh`: a part of these, and
     the same few whatever is known, by which ranks are compared."""
+    own = fresh if sum(map(len, fresh)) <= FEW else fresh[rank::world]
+    return list({one.places: one for one in (*shared_of(every), *own)}.values())
+
+
+def shared_of(every: Sequence[Stretch]) -> list[Stretch]:
+    """All stretches if they are few operators, or the beginnings of some."""
     few, length = COMMON
     several = max(few, length // max(map(len, every), default=1))
     small = sum(map(len, every)) <= FEW
-    shared = every if small else [one.cut(length) for one in every[:: max(len(every) // several, 1)]]
-    own = fresh if sum(map(len, fresh)) <= FEW else fresh[rank::world]
-    return list({one.places: one for one in (*shared, *own)}.values())
+    return [*every] if small else [one.cut(length) for one in every[:: max(len(every) // several, 1)]]
+
+
+def comparable(every: Sequence[Stretch], known: Collection[str]) -> bool:
+    """Whether times are known of what all ranks time, so that operators known from another day can be brought to now;
+    without them all are timed again."""
+    return {place for one in shared_of(every) for place in one.places[one.lead :]} <= set(known)
 
 
 def passed_bytes(graph: Graph, batch: int) -> Bytes:

@@ -224,7 +224,7 @@ class Rehearsal:
         if not batches:
             return self._even
         begun = time.monotonic()
-        replies = self._timed(batches, ranks, steps, known, total)
+        replies = self._timed(batches, ranks, steps, (*known, *self._places[ranks > 1]), total)
         self._due = time.monotonic() + RARE * (time.monotonic() - begun)
         return of_all(pooled(replies, self._places[ranks > 1])[2], self.cluster.size)
 

@@ -22,10 +22,12 @@ def pooled(
 
     A rank's slowdown is the sum of its times in places that all ranks have timed, divided by the sum of the known
     times, or of the medians over ranks; sums, because times of short operators vary twice as much. Times of operators
-    are divided by the slowdowns of the ranks that have timed them.
+    are divided by the slowdowns of the ranks that have timed them. Where such a place is not known, nothing is, for
+    nobody can tell how fast the host was then.
     """
     first, *others = (reply["places"] for reply in replies)
     shared = [name for name in first if all(name in other for other in others)]
+    known = known if all(name in known for name in shared) else {}
     usual = {name: known.get(name, median(reply["places"][name] for reply in replies)) for name in shared}
     whole = sum(usual.values())
     slowdowns = tuple(sum(reply["places"][name] for name in shared) / whole for reply in replies)

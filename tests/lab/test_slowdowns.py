@@ -26,6 +26,15 @@ def test_what_is_known_is_kept_and_the_slowdown_is_of_today() -> None:
     assert slowdowns == pytest.approx((1.2, 2.4))
 
 
+def test_nothing_is_known_where_nobody_can_tell_how_fast_the_host_was() -> None:
+    """Operators that another model's stretches had: in this one's places nobody has timed anything yet."""
+    replies = [{"operators": {"a": 3.0 * slow}, "places": {"@0": 1.5 * slow}} for slow in (0.5, 1.0, 1.5)]
+    found, places, slowdowns = pooled(replies, {"@1": 1.0, "a": 2.0, "b": 1.0})
+    assert found == pytest.approx({"a": 3.0})
+    assert places == pytest.approx({"@0": 1.5})
+    assert slowdowns == pytest.approx((0.5, 1.0, 1.5))
+
+
 def test_a_core_that_is_slow_now_and_then_is_as_quick_as_the_others() -> None:
     assert steady([(0.9, 1.1), (0.8, 1.2), (0.95, 1.05)]) == pytest.approx((0.9, 1.1))
     assert steady([(0.9, 1.1), (1.1, 0.9)]) == pytest.approx((1.0, 1.0))

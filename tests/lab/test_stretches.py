@@ -11,7 +11,7 @@ from partita.cost.prices import FIRST
 from partita.graph.batch import substitute
 from partita.graph.signature import signature
 from partita.lab.operator_timing import LEAST, Timed, seconds_in_turn
-from partita.lab.probe import COMMON, share_of
+from partita.lab.probe import COMMON, comparable, share_of, shared_of
 from partita.lab.stretches import Made, Stretch, make, stretches_of
 from tests.small import layers, two_layers
 
@@ -50,6 +50,15 @@ def test_what_ranks_are_compared_by_is_the_same_whatever_is_known() -> None:
     assert all([one.places for one in share[: len(common)]] == common for share in shares)
     assert all(len(one) <= few + one.lead for one in shares[0])
     assert share_of(every[:2], [], 1, 3) == every[:2]
+
+
+@pytest.mark.parametrize("length", [1, 8, 128])
+def test_operators_of_another_day_count_where_their_places_are_known(length: int) -> None:
+    every = stretches_of([substitute(layers(60), 8)], length)
+    cut = {place for one in shared_of(every) for place in one.places}
+    assert not comparable(every, KINDS)
+    assert comparable(every, cut | set(KINDS))
+    assert not comparable(every, cut - {shared_of(every)[-1].places[-1]})
 
 
 def spent_on(seconds: list[float]) -> Timed:
