@@ -214,9 +214,9 @@ class Costs:
                 return Demand(own + passes * sum(owned(program.bucket[name], self.copy) for name in act.buckets))
             case Update(part=part):
                 bucket, touch = program.bucket[act.bucket], (self.update_unpacked if part else None) or self.update
-                looked = self.check.of(bucket.elements) if part else 0.0
-                casts = CASTS * bool(bucket.master) * owned(bucket, self.copy)
-                return Demand(own + owned(bucket, touch) + looked + casts)
+                looks, casts = bool(part) and not bucket.master, CASTS * bool(bucket.master)
+                looked = self._looking(program, bucket) if looks else 0.0
+                return Demand(own + owned(bucket, touch) + looked + casts * owned(bucket, self.copy))
             case Apply():
                 return Demand(own + self._applying(program.bucket[act.bucket], act))
             case Mark() | Settle():
@@ -226,13 +226,13 @@ class Costs:
             case Receive():
                 return self._transport(program, act, circle, post)
             case Collective() | Send():
-                moved = self._transport(program, act, circle, post)
-                return replace(moved, core=moved.core + self._looking(program, act))
+                moved, leaves = self._transport(program, act, circle, post), act.space is Space.GRADIENT
+                looked = self._looking(program, program.bucket[act.bucket]) if leaves else 0.0
+                return replace(moved, core=moved.core + looked)
 
-    def _looking(self, program: Program, act: Collective | Send) -> Seconds:
-        """Core-seconds of looking whether a gradient is finite before others get it."""
-        looks = act.space is Space.GRADIENT and program.bucket[act.bucket].pieces and not program.scaling
-        return self.check.of(program.bucket[act.bucket].elements) if looks else 0.0
+    def _looking(self, program: Program, bucket: Bucket) -> Seconds:
+        """Core-seconds of looking whether a bucket is finite, of weights and where no scaled loss looks for itself."""
+        return self.check.of(bucket.elements) if bucket.pieces and not program.scaling else 0.0
 
     def _coding(self, program: Program, name: str, way: int) -> Seconds:
         """Core-seconds of encoding a bucket (`way` 0) or of decoding one coding of it (1). If ranks own parts of the

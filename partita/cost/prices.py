@@ -103,4 +103,5 @@ class Prices:
                 found[i.name] = self.of(i.act, behind=behind, wakes=waits, post=post)
                 bucket = "" if moves or lane.policy is not Policy.ORDER else mine
                 short = lane.policy is Policy.ORDER and not moves and found[i.name].core < SHORT
-        return [replace(found[i.name], core=found[i.name].core + more.get(i.name, 0.0)) for i in role.instructions]
+        found |= {name: replace(found[name], core=found[name].core + seconds) for name, seconds in more.items()}
+        return [found[i.name] for i in role.instructions]

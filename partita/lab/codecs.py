@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import isqrt, pi, sqrt
@@ -15,7 +13,7 @@ from partita.cluster.cluster import Cluster
 from partita.graph.graph import Graph
 from partita.kernels.codecs import kernel_of
 from partita.kernels.site import Site
-from partita.lab.timing import cold_seconds, segment, slowed_by
+from partita.lab.timing import cold_seconds, disturbance_of, segment
 from partita.lowering.lower import lower
 from partita.plan.plan import Plan
 from partita.plan.wire import Codec
@@ -29,7 +27,7 @@ from partita.wire.loads import loads_of
 FEW: Final = 256
 MANY: Final = (2**16, 2**24)
 UNKNOWN: Final = 2**20
-CALLS: Final = 60
+CODED: Final[Seconds] = 0.1  # for which a thread codes beside computing
 
 
 def coded_elements(graph: Graph, plans: Sequence[Plan], cluster: Cluster) -> dict[str, int]:
@@ -68,21 +66,13 @@ def codec_seconds(elements: Mapping[str, int]) -> dict[str, list[tuple[Seconds, 
 
 def coding_disturbance() -> float:
     """Core-seconds by which computing takes longer for each core-second in which another thread of its rank codes."""
-    trial, spent = trial_of(Codec("q8"), torch.randn(UNKNOWN) * 0.01), [0.0]
+    trial = trial_of(Codec("q8"), torch.randn(UNKNOWN) * 0.01)
 
     def code() -> None:
-        begun = time.thread_time()
-        for _ in range(CALLS):
-            trial.encode()
-            trial.decode()
-        spent[0] = time.thread_time() - begun
+        trial.encode()
+        trial.decode()
 
-    def begin() -> Callable[[], bool]:
-        thread = threading.Thread(target=code)
-        thread.start()
-        return thread.is_alive
-
-    return slowed_by(begin, segment) / spent[0]
+    return disturbance_of(code, segment, CODED)
 
 
 def _timed(text: str) -> Callable[[int], tuple[Seconds, Seconds]]:

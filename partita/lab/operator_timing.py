@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from statistics import fmean, median, pstdev
@@ -59,7 +60,7 @@ class Timed:
             alone, new = len(operators) == 1, operator.target not in met
             met.add(operator.target)
             if i >= stretch.lead:
-                self.target[kind], self.places[stretch.places[i]] = operator.target, seconds
+                self.target[kind], self.places[made.places[i]] = operator.target, seconds
                 (self.first if new and not alone else self.usual).setdefault(kind, []).append(seconds)
 
     @property
@@ -85,17 +86,27 @@ def seconds_in_turn(
     """What the operators of stretches take: the mean over passes, which take about `total` seconds together, without
     the slowest and fastest tenths."""
     found, passes, done = Timed(), list[float](), 0
-    torch.set_flush_denormal(True)  # made-up values leave the range of a model's
-    for held in _batches(stretches, bench):
-        spent, whole = _run(held, bench, total)
-        for made, seconds in zip(held, spent, strict=True):
-            found.note(made, seconds)
-            done += len(seconds)
-        passes += whole
-        tell(done)
-    torch.set_flush_denormal(False)
+    with _without_denormals():
+        for held in _batches(stretches, bench):
+            spent, whole = _run(held, bench, total)
+            for made, seconds in zip(held, spent, strict=True):
+                found.note(made, seconds)
+                done += len(seconds)
+            passes += whole
+            tell(done)
     found.unevenness = pstdev(passes) if passes else 0.0
     return found
+
+
+@contextmanager
+def _without_denormals() -> Iterator[None]:
+    """A context in which a processor takes numbers that are nearly 0 for 0: made-up values leave the range of a
+    model's, and operators on such numbers take many times as long."""
+    torch.set_flush_denormal(True)
+    try:
+        yield
+    finally:
+        torch.set_flush_denormal(False)
 
 
 def _batches(stretches: Sequence[Stretch], bench: Bench) -> Iterator[list[Made]]:

@@ -7,7 +7,7 @@ divided out: every operator is stored relative to a reference kernel that is tim
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 from math import gcd
@@ -24,7 +24,7 @@ from partita.lab.bench import HOST, Bench, benches_of
 from partita.lab.codecs import codec_seconds, coding_disturbance
 from partita.lab.opaque_timing import whole_seconds
 from partita.lab.operator_timing import TOTAL, Timed, seconds_in_turn
-from partita.lab.stretches import Stretch, stretches_of
+from partita.lab.stretches import comparable, share_of, stretches_of
 from partita.lab.timing import cold_seconds, disturbance_of, few_operators, forget, thread_seconds
 from partita.lab.worker_timing import following_seconds, instruction_seconds
 from partita.lab.workspace_bytes import workspace_bytes
@@ -37,10 +37,8 @@ from partita.tracing.optimizer import elementwise, joins
 from partita.tracing.update_units import apart, joined
 from partita.units import Bytes, Seconds
 
-FEW: Final = 160  # operators, of which every rank times all
 NEAREST: Final[Bytes] = 2**21  # of a core's own caches
 REST: Final[Seconds] = 1e-3  # in which a rank waits for others, which use its caches
-COMMON: Final = 4, 32  # stretches that every rank times, and operators of each, at least
 LARGEST: Final = (2**16, 2**23)  # elements of a tensor of a model's own size, at least and at most
 NEVER: Final[Seconds] = 1e-9  # a card does not know of instructions
 
@@ -131,7 +129,7 @@ def load_seconds(task: Task, graph: Graph, count: int, bench: Bench = HOST) -> t
     few, many = (cold_seconds(partial(load, samples), host) for samples in (1, count))
     each = (many - few) / (count - 1) if count > 1 else few
     beside = 0.0 if feed.at_hand or bench.each else disturbance_of(partial(load, count), few_operators)
-    return max(few - each, 0.0), max(each + beside / count, 1e-9)
+    return max(few - each, 0.0), max(each + beside * many / count, 1e-9)
 
 
 def bringing_seconds(task: Task, count: int, bench: Bench) -> tuple[Seconds, Seconds]:
@@ -159,8 +157,8 @@ def rank_operators(
 ) -> dict[str, Any]:
     """Core-seconds of `operators`, this rank's share of those that are not known yet; in the `places` of some stretches
     that every rank times, known or not; and of the reference kernel. Of the captured step ("") or of those in the short
-    dtypes of `steps`. Those of a model that is one operator
-    are timed on the samples of `task`. That takes about `total` core-seconds."""
+    dtypes of `steps`. Those of a model that is one operator are timed on the samples of `task`. That takes about
+    `total` core-seconds."""
     torch.manual_seed(0)
     whole = [shortened(graph, short) if short else graph for short in steps]
     graphs = [substitute(step, batch) for step in whole for batch in batches]
@@ -187,27 +185,6 @@ def rank_operators(
         "operators": operators, "places": found.places, "unevenness": found.unevenness, "reference": reference,
         "launching": launches, "workspaces": spaces,
     }  # fmt: skip
-
-
-def share_of(every: Sequence[Stretch], fresh: Sequence[Stretch], rank: int, world: int) -> list[Stretch]:
-    """What a rank times of `every` stretch of some graphs, those that are not known being `fresh`: a part of these, and
-    the same few whatever is known, by which ranks are compared."""
-    own = fresh if sum(map(len, fresh)) <= FEW else fresh[rank::world]
-    return list({one.places: one for one in (*shared_of(every), *own)}.values())
-
-
-def shared_of(every: Sequence[Stretch]) -> list[Stretch]:
-    """All stretches if they are few operators, or the beginnings of some."""
-    few, length = COMMON
-    several = max(few, length // max(map(len, every), default=1))
-    small = sum(map(len, every)) <= FEW
-    return [*every] if small else [one.cut(length) for one in every[:: max(len(every) // several, 1)]]
-
-
-def comparable(every: Sequence[Stretch], known: Collection[str]) -> bool:
-    """Whether times are known of what all ranks time, so that operators known from another day can be brought to now;
-    without them all are timed again."""
-    return {place for one in shared_of(every) for place in one.places[one.lead :]} <= set(known)
 
 
 def passed_bytes(graph: Graph, batch: int) -> Bytes:

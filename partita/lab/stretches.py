@@ -14,7 +14,7 @@ On a card, whose time hardly depends on that, each kind is a stretch of its own,
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Final
@@ -31,6 +31,8 @@ from partita.runtime.segment import Environment, Leaves, compile_segment, key, l
 from partita.units import Bytes
 
 LEAD: Final = 2
+FEW: Final = 160  # operators, of which every rank times all
+COMMON: Final = 4, 32  # stretches that every rank times, and operators of each, at least
 SETS: Final = 16
 PLACE: Final = "@"  # begins the name of an operator in its place
 Code = Callable[[Environment, Leaves], None]
@@ -88,12 +90,34 @@ def stretches_of(graphs: Iterable[Graph], length: int, known: Collection[str] = 
     return found
 
 
+def share_of(every: Sequence[Stretch], fresh: Sequence[Stretch], rank: int, world: int) -> list[Stretch]:
+    """What a rank times of `every` stretch of some graphs, those that are not known being `fresh`: a part of these, and
+    the same few whatever is known, by which ranks are compared."""
+    own = fresh if sum(map(len, fresh)) <= FEW else fresh[rank::world]
+    return list({one.places: one for one in (*shared_of(every), *own)}.values())
+
+
+def shared_of(every: Sequence[Stretch]) -> list[Stretch]:
+    """All stretches if they are few operators, or the beginnings of some."""
+    few, length = COMMON
+    several = max(few, length // max(map(len, every), default=1))
+    small = sum(map(len, every)) <= FEW
+    return [*every] if small else [one.cut(length) for one in every[:: max(len(every) // several, 1)]]
+
+
+def comparable(every: Sequence[Stretch], known: Collection[str]) -> bool:
+    """Whether times are known of what all ranks time, so that operators known from another day can be brought to now;
+    without them all are timed again."""
+    return {place for one in shared_of(every) for place in one.places[one.lead :]} <= set(known)
+
+
 @dataclass(frozen=True, slots=True)
 class Made:
-    """A stretch that can run: the code of each operator, and sets of made-up inputs (`size` bytes in all) that take
-    turns; all sets have the same parameters, as in a step."""
+    """A stretch that can run, in `places`: the code of each operator, and sets of made-up inputs (`size` bytes in all)
+    that take turns; all sets have the same parameters, as in a step."""
 
     stretch: Stretch
+    places: tuple[str, ...]
     codes: tuple[Code, ...]
     leaves: Leaves
     sets: tuple[Environment, ...]
@@ -101,14 +125,15 @@ class Made:
 
 
 def make(stretch: Stretch, bench: Bench = HOST) -> list[Made]:
-    """A stretch that runs; or its operators one by one, if one of them does not take what the others make of made-up
-    inputs. An operator that does not take these itself gets tamer ones, and one that takes none is timed as a copy of
-    what it reads and makes."""
+    """A stretch that runs; or its operators one by one, in their places, if one of them does not take what the others
+    make of made-up inputs. An operator that does not take these itself gets tamer ones, and one that takes none is
+    timed as a copy of what it reads and makes."""
     whole = _made(stretch, bench)
     if bench.device != CPU or _runs(whole):
         return [whole]
     if len(stretch.kinds) > 1:
-        return [one for alone in stretch.apart() for one in make(alone, bench)]
+        each = zip(stretch.apart(), stretch.places[stretch.lead :], strict=True)
+        return [replace(one, places=(place,)) for alone, place in each for one in make(alone, bench)]
     whole = _made(stretch, bench, tame=True)
     return [whole if _runs(whole) else replace(whole, codes=(_copying(whole.size // len(whole.sets)),))]
 
@@ -150,4 +175,4 @@ def _made(stretch: Stretch, bench: Bench, *, tame: bool = False) -> Made:
     sets = tuple(fixed | {key(ref): value(ref, o, graph) for ref, o in moved.items()} for _ in range(count))
     last = last_reads(graph) if len(body) > 1 else dict.fromkeys(last_reads(graph), len(graph.operators) + 1)
     codes = tuple(compile_segment(graph, i, i + 1, bench.device, last) for i in range(start, stop))
-    return Made(stretch, codes, leaves, sets, each * count)
+    return Made(stretch, stretch.places, codes, leaves, sets, each * count)

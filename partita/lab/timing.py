@@ -126,24 +126,23 @@ def slowed_by(
     return max(spent - turns * (before + alone()) / 2, 0.0)
 
 
-def disturbance_of(act: Callable[[], Any], work: Callable[[], Any], least: Seconds = 0.03) -> Seconds:
-    """Core-seconds by which `work` takes longer while another thread does an `act` once; the act goes on for `least`
-    core-seconds."""
-    calls, finished = 0, threading.Event()
+def disturbance_of(act: Callable[[], Any], work: Callable[[], Any], least: Seconds = 0.03) -> float:
+    """Core-seconds by which `work`, again and again, takes longer for each core-second in which another thread does an
+    `act`, which goes on for `least` of them."""
+    spent = [0.0]
 
     def carry_out() -> None:
-        nonlocal calls
         begun = time.thread_time()
-        while time.thread_time() - begun < least:
+        while spent[0] < least:
             act()
-            calls += 1
-        finished.set()
+            spent[0] = time.thread_time() - begun
 
     def begin() -> Callable[[], bool]:
-        threading.Thread(target=carry_out, daemon=True).start()
-        return lambda: not finished.is_set()
+        thread = threading.Thread(target=carry_out, daemon=True)
+        thread.start()
+        return thread.is_alive
 
-    return slowed_by(begin, work) / max(calls, 1)
+    return slowed_by(begin, work) / max(spent[0], 1e-6)
 
 
 def few_operators() -> None:

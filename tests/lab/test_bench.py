@@ -114,7 +114,7 @@ def test_a_workspace_is_what_goes_beyond_results(monkeypatch: pytest.MonkeyPatch
         now[0] += 8 + 7 * (not now[0])
         highest[0] = now[0] + 100
 
-    monkeypatch.setattr(workspace_bytes, "make", lambda one, _: [Made(one, (call,), {}, ({},), 1)])
+    monkeypatch.setattr(workspace_bytes, "make", lambda one, _: [Made(one, one.places, (call,), {}, ({},), 1)])
     monkeypatch.setattr(torch._C, "_cuda_clearCublasWorkspaces", lambda: None, raising=False)
     monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: now[0])
     monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", lambda device: None)

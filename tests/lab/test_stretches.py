@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import pytest
 import torch
 from hypothesis import given
@@ -10,9 +12,9 @@ from hypothesis import strategies as st
 from partita.cost.prices import FIRST
 from partita.graph.batch import substitute
 from partita.graph.signature import signature
+from partita.lab import stretches
 from partita.lab.operator_timing import LEAST, Timed, seconds_in_turn
-from partita.lab.probe import COMMON, comparable, share_of, shared_of
-from partita.lab.stretches import Made, Stretch, make, stretches_of
+from partita.lab.stretches import COMMON, Made, Stretch, comparable, make, share_of, shared_of, stretches_of
 from tests.small import layers, two_layers
 
 GRAPH = substitute(layers(6), 8)
@@ -63,7 +65,8 @@ def test_operators_of_another_day_count_where_their_places_are_known(length: int
 
 def spent_on(seconds: list[float]) -> Timed:
     found = Timed()
-    found.note(Made(Stretch(GRAPH, 0, len(KINDS)), (), {}, (), 0), seconds)
+    whole = Stretch(GRAPH, 0, len(KINDS))
+    found.note(Made(whole, whole.places, (), {}, (), 0), seconds)
     return found
 
 
@@ -108,3 +111,27 @@ def test_values_flow_from_operator_to_operator() -> None:
         for code in made.codes:
             code(environment, made.leaves)
     assert {f"w{i}" for i in range(6)} <= set(environment)
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_numbers_that_are_nearly_nothing_are_nothing_while_operators_are_timed(fails: bool) -> None:
+    """A GRU was predicted to take ten times as long as it took. What is trained afterwards has them."""
+    least, met = torch.tensor(1.2e-38), list[float]()
+
+    def tell(done: int) -> None:
+        met.append(float(least / 4))
+        assert not fails
+
+    with torch.no_grad(), pytest.raises(AssertionError) if fails else nullcontext():
+        seconds_in_turn(stretches_of([GRAPH], 128), tell, total=0.01)
+    assert met == [0.0]
+    assert float(least / 4) > 0
+
+
+def test_operators_that_are_timed_one_by_one_keep_their_places(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise nobody could tell on another day what the host's speed was, and all were timed each time."""
+    monkeypatch.setattr(stretches, "_runs", lambda made: len(made.codes) == 1)
+    (whole,) = stretches_of([GRAPH], 128)
+    with torch.no_grad():
+        found = seconds_in_turn([whole], lambda n: None, total=0.01)
+    assert comparable([whole], set(found.places))

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 
 from partita.graph.batch import substitute
 from partita.graph.patterns import shares_memory
-from partita.lab.bench import HOST
+from partita.lab.bench import HOST, Bench
 from partita.lab.extra_lane import ExtraLane
 from partita.lab.operator_timing import _pass
 from partita.lab.probe import passed_bytes, touch_seconds
@@ -30,12 +32,16 @@ def test_what_lies_between_two_calls_is_as_long_as_a_step() -> None:
     assert weights < few < many
     made = sum(t.size(1) for o in graph.operators if not shares_memory(o, graph) for t in o.outputs if t is not None)
     assert few == weights + made  # SGD without momentum keeps nothing
+
+
+@pytest.mark.parametrize("other_work", [disturb, elsewhere])
+def test_other_work_passes_over_as_much_as_lies_between(other_work: Callable[[Bench], None]) -> None:
     forget()
-    disturb(replace(HOST, between=4096))
+    other_work(replace(HOST, between=4096))
     passed = _disturbance(CPU)[0]
     assert passed[:1024].eq(1.0).all()
     assert passed[1024:].eq(0.0).all()
-    disturb()
+    other_work(HOST)
     assert passed.eq(_disturbance(CPU)[0]).all()
     assert passed[1024:].eq(1.0).all()
     forget()
@@ -64,16 +70,15 @@ def test_what_a_turn_makes_is_free_memory_at_the_next() -> None:
     assert [[set(one) for one in made.sets] for made in held] == given
 
 
-def test_what_lies_between_two_steps_passes_over_as_much() -> None:
-    forget()
-    elsewhere(replace(HOST, between=4096))
-    passed = _disturbance(CPU)[0]
-    assert passed[:1024].eq(1.0).all()
-    assert passed[1024:].eq(0.0).all()
-    forget()
-
-
 def test_what_a_thread_does_is_done_as_long_as_it_is_timed() -> None:
     calls: list[int] = []
     assert disturbance_of(lambda: calls.append(sum(range(1000))), few_operators, 0.005) >= 0.0
     assert len(calls) > 10
+
+
+def test_a_thread_that_fails_disturbs_no_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who waited for it to end waited for good."""
+    met: list[type[BaseException] | None] = []
+    monkeypatch.setattr(threading, "excepthook", lambda failure: met.append(failure.exc_type))
+    assert disturbance_of(lambda: 1 // 0, few_operators, 0.005) >= 0.0
+    assert met == [ZeroDivisionError]
