@@ -83,11 +83,12 @@ class Costs:
     """Costs of a graph on a cluster.
 
     Operators: `operators` maps signatures to core-seconds, and covers the batch sizes `sizes`; a target with FIRST
-    behind it has what its first operator in a step takes more. Passes over tensors: `copy`, `add`, `check` (whether
-    values are finite), `update` (an optimizer's step), `update_unpacked` (a step with gradients that were not
-    packed, piece by piece; None: as `update`), `load` (an element is a sample; samples `at_hand` are not read ahead),
-    `codecs` (codec as text -> encoding, decoding). Messages: `wiring`. Every instruction takes `instruction`
-    core-seconds besides. `again` has what instructions and passes take right behind other short ones (None: the same).
+    behind it has what its first operator in a step takes more. Passes over tensors: `copy`, `warm` (a copy of what came
+    or was made a moment ago; None: as `copy`), `add`, `check` (whether values are finite), `update` (an optimizer's
+    step), `update_unpacked` (one with gradients that were not packed, piece by piece; None: as `update`), `load` (an
+    element is a sample; samples `at_hand` are not read ahead), `codecs` (codec as text -> encoding, decoding).
+    Messages: `wiring`. Every instruction takes `instruction` core-seconds besides. `again` has what instructions and
+    passes take right behind other short ones (None: the same).
     Devices: `slowdowns` has for each rank how many times as long it takes, since two cores of one machine are not
     always equally fast (empty: 1); `unevenness` is the standard deviation over the mean of what one and the same work
     takes on a device; `hosts` says which emulated devices share cores, `processor` of what kind these are, `workspaces`
@@ -117,6 +118,7 @@ class Costs:
     launching: Costs | None = None
     update_unpacked: Touch | None = None
     check: Touch = NOTHING
+    warm: Touch | None = None
     again: Calls | None = None
     _sums: dict[tuple[int, int, int, int, bool], tuple[Graph, Seconds]] = field(
         default_factory=dict, repr=False, compare=False
@@ -129,7 +131,7 @@ class Costs:
         if again is None:
             return self
         return replace(
-            self, instruction=again.instruction, copy=again.copy, add=again.add, update=again.update,
+            self, instruction=again.instruction, copy=again.copy, warm=again.copy, add=again.add, update=again.update,
             update_unpacked=again.update_unpacked, again=None,
         )  # fmt: skip
 
@@ -185,7 +187,7 @@ class Costs:
     def demand(self, program: Program, act: Act, circle: Circle = ALONE, post: Post = RARELY) -> Demand:
         """What an act needs of each rank that carries it out, apart from links; `circle` is the group of a collective,
         and `post` tells how a rank has messages."""
-        own = self.instruction
+        own, warm = self.instruction, self.warm or self.copy
         match act:
             case Load():
                 return Demand(own + (self.load.of(act.count) if act.fetch else 0.0))
@@ -206,12 +208,12 @@ class Costs:
                 kept, touch = act.space is Space.GRADIENT, self.add if act.add else self.copy
                 return Demand(own + kept * touch.of(program.bucket[act.bucket].owned))
             case Scale():
-                return Demand(own + self.copy.of(program.bucket[act.bucket].owned))
+                return Demand(own + warm.of(program.bucket[act.bucket].owned))
             case Mix():
-                return Demand(own + passes_of(act) * self.copy.of(program.bucket[act.bucket].elements))
+                return Demand(own + passes_of(act) * warm.of(program.bucket[act.bucket].elements))
             case Norm() | Clip():
                 passes = 2 if isinstance(act, Clip) and not act.by else 1
-                return Demand(own + passes * sum(owned(program.bucket[name], self.copy) for name in act.buckets))
+                return Demand(own + passes * sum(owned(program.bucket[name], warm) for name in act.buckets))
             case Update(part=part):
                 bucket, touch = program.bucket[act.bucket], (self.update_unpacked if part else None) or self.update
                 looks, casts = bool(part) and not bucket.master, CASTS * bool(bucket.master)

@@ -11,7 +11,7 @@ from typing import Final
 from partita.cost.costs import Costs, Demand
 from partita.cost.wiring import ALONE, RARELY, Post, circle_of
 from partita.program.alike import doing_of
-from partita.program.instruction import Act, Collective, Compute, Receive, Send
+from partita.program.instruction import Act, Collective, Compute, Receive, Send, Update
 from partita.program.program import Policy, Program, Role
 from partita.units import Seconds
 
@@ -62,7 +62,8 @@ class Prices:
 
     def of_role(self, role: Role) -> list[Demand]:
         """What each instruction of a role needs. In a lane that goes in order one that waits for no other lane finds
-        what a short one before it, or one of the same bucket, has left in the caches.
+        what a short one before it, or one of the same bucket, has left in the caches; an update, whose rule has code
+        and state of its own, only what another one has.
 
             compute   F.................. | P | A |        P behind a long act, A right behind P
 
@@ -94,14 +95,16 @@ class Prices:
         found, post, more = dict[str, Demand](), self.post(role), self._met(role)
         serves = self.costs.again is not None and not self.computing[role.name]
         for lane in role.lanes:
-            body, short, bucket = role.on(lane.name), False, ""
+            body, short, bucket, updated = role.on(lane.name), False, "", False
             names = {i.name for i in body}
             for i in body:
                 moves, mine = isinstance(i.act, Collective | Send | Receive), getattr(i.act, "bucket", "")
                 waits = moves or any(after.name not in names for after in i.after)
                 behind = not moves if serves else not waits and (short or mine == bucket != "")
+                behind = behind and (serves or updated or not isinstance(i.act, Update))
                 found[i.name] = self.of(i.act, behind=behind, wakes=waits, post=post)
                 bucket = "" if moves or lane.policy is not Policy.ORDER else mine
+                updated = isinstance(i.act, Update)
                 short = lane.policy is Policy.ORDER and not moves and found[i.name].core < SHORT
         found |= {name: replace(found[name], core=found[name].core + seconds) for name, seconds in more.items()}
         return [found[i.name] for i in role.instructions]

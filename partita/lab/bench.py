@@ -34,8 +34,9 @@ LONGEST: Final[Seconds] = 1e-3  # that launching a call takes; one that waits fo
 class Bench:
     """How calls on `device` are timed: `each` times a list of calls (None: by the thread's clock, one by one). So many
     operators (`stretch`) are timed behind one another; inputs of one by itself take turns so that none is in a cache,
-    `ring` bytes of them, `held` bytes for all calls together. Before a call that is timed by itself, `between` bytes
-    are passed over; before a stretch the thread has a `rest` of so many seconds besides."""
+    `ring` bytes of them, `held` bytes for all calls together. Before a call that is timed by itself, what is `ahead` of
+    it in a step is carried out, or else `between` bytes are passed over; so they are before a stretch. Behind that the
+    thread has a `rest` of so many seconds."""
 
     device: str = CPU
     each: Callable[[Calls], list[Seconds]] | None = None
@@ -44,6 +45,7 @@ class Bench:
     held: Bytes = 2**30
     between: Bytes = 2**24
     rest: Seconds = 0.0
+    ahead: Callable[[], Any] | None = None
 
 
 HOST: Final = Bench()

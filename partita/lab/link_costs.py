@@ -3,7 +3,7 @@ size."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from math import inf
 from operator import itemgetter
@@ -92,6 +92,14 @@ def wiring_of(replies: list[dict[str, Any]], cluster: Cluster, hosts: Sequence[H
         rested=median(one.ahead for one in curve), **calls,
     )  # fmt: skip
     return _crowded(alone, replies, hops, way, slowest * efficiency, quota, spread)
+
+
+def with_disturbance(wiring: Wiring, replies: Sequence[Mapping[str, Any]]) -> Wiring:
+    """The wiring with what messages and computing cost each other, the median over ranks: what each took for a byte in
+    messages of some size, beyond what the wiring has for these themselves."""
+    taken, size = (median(reply[name] for reply in replies) for name in ("taken", "size"))
+    own = (wiring.sent + wiring.received) / 2 + wiring.start / size
+    return replace(wiring, disturbance=max(taken - own, 0.0)) if taken else wiring
 
 
 def round_way(cluster: Cluster) -> Seconds:
@@ -201,7 +209,6 @@ def _crowded(
         found, overlap=_overlap(replies, Kind.ALL_REDUCE, summed), message_overlap=_overlap(replies, "message", moved),
         gather_overlap=_overlap(replies, Kind.ALL_GATHER, gathered),
         hop_overlap=_overlap(replies, "message", lambda size: way + found.hop(size) + swapped(size, rate, hop_start)),
-        disturbance=median(reply.get("disturbing", 0.0) for reply in replies),
         congestion=_congestion(crowds.pop(0, ()), lambda size: swapped(size, quota)),
         crowding=tuple((many, _congestion(rows, lambda size: swapped(size, rate))) for many, rows in crowds.items()),
         queue=tuple((size, queue_of(size, ends)) for size, ends in replies[-1].get("queued", ())),

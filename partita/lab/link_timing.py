@@ -8,7 +8,7 @@ core-seconds where ranks have rested; and a message beside computing waits for a
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from functools import partial
 from itertools import pairwise
 from statistics import fmean, median
@@ -19,7 +19,7 @@ import torch.distributed as dist
 
 from partita.lab.crowd_timing import Congested, congested_seconds, crowds_of, queued_seconds
 from partita.lab.extra_lane import MESSAGE_TIMEOUT, Call, ExtraLane
-from partita.lab.timing import AHEAD, computed, segment, slowed_by
+from partita.lab.timing import AHEAD, computed
 from partita.lab.worker_timing import posted_seconds, value_seconds
 from partita.program.instruction import Kind
 from partita.runtime.device import CPU
@@ -29,7 +29,6 @@ from partita.units import Bytes, Seconds
 
 OVERLAPPED: Final[tuple[Bytes, ...]] = (2**16, 2**18, 2**20)  # beside computing
 CHAINED: Final[tuple[Bytes, ...]] = (*OVERLAPPED, 2**22)
-DISTURBING: Final[Bytes] = 2**20
 MOST: Final = 20  # rounds of a small collective
 CHAIN: Final = 8  # all-reduces right behind one another
 CHAINED_SUMS: Final[Bytes] = 2**18  # larger ones cost the same in a row
@@ -92,21 +91,6 @@ def overlapped_seconds(
             there_and_back = partial(exchanged, transport, tensor, mate, rank < mate)
             found["message"].append((size, beside_computing(lane, there_and_back, turns) / 2))
     return found
-
-
-def disturbing_seconds(largest: Bytes) -> Seconds:
-    """Core-seconds by which computing takes longer for each byte that its rank sends or receives meanwhile: operators
-    that a core's own cache just holds, while messages go round from neighbour to neighbour, beside the same before and
-    after."""
-    rank, world = dist.get_rank(), dist.get_world_size()
-    many = max(4 * largest // DISTURBING, 8)
-
-    def begin() -> Callable[[], bool]:
-        lane = ExtraLane()
-        lane.begin(partial(round_about, Processes(rank), many, (rank - 1) % world, (rank + 1) % world, DISTURBING))
-        return lambda: lane.busy
-
-    return slowed_by(begin, segment, dist.barrier) / (2 * many * DISTURBING)
 
 
 def round_about(transport: Processes, many: int, source: int, target: int, size: Bytes) -> Steps:
@@ -217,7 +201,6 @@ def rank_wires(
     found["row"] = chained(short, device=device, many=CHAIN)
     posted, crowded = posted_seconds(rank, world, sizes[-1]), _crowds(rank, world, sizes[-1], device)
     found["overlapped"] = overlapped_seconds(sizes[-1], kinds) if device == CPU else {}
-    found["disturbing"] = disturbing_seconds(sizes[-1]) if device == CPU else 0.0
     found["queued"] = queued_seconds(sizes[-1]) if device == CPU else []
     found |= {
         "message": message_seconds(rank, sizes),

@@ -86,7 +86,7 @@ def seconds_in_turn(
     """What the operators of stretches take: the mean over passes, which take about `total` seconds together, without
     the slowest and fastest tenths."""
     found, passes, done = Timed(), list[float](), 0
-    with _without_denormals():
+    with without_denormals():
         for held in _batches(stretches, bench):
             spent, whole = _run(held, bench, total)
             for made, seconds in zip(held, spent, strict=True):
@@ -99,7 +99,7 @@ def seconds_in_turn(
 
 
 @contextmanager
-def _without_denormals() -> Iterator[None]:
+def without_denormals() -> Iterator[None]:
     """A context in which a processor takes numbers that are nearly 0 for 0: made-up values leave the range of a
     model's, and operators on such numbers take many times as long."""
     torch.set_flush_denormal(True)

@@ -18,13 +18,12 @@ import torch
 from partita.cost.touch import NEAR
 from partita.graph.batch import substitute
 from partita.graph.graph import Graph
-from partita.graph.patterns import shares_memory
 from partita.graph.precision import shortened
 from partita.lab.bench import HOST, Bench, benches_of
 from partita.lab.codecs import codec_seconds, coding_disturbance
 from partita.lab.opaque_timing import whole_seconds
-from partita.lab.operator_timing import TOTAL, Timed, seconds_in_turn
-from partita.lab.stretches import comparable, share_of, stretches_of
+from partita.lab.operator_timing import TOTAL, Timed, seconds_in_turn, without_denormals
+from partita.lab.stretches import acted, comparable, ending, make, share_of, stretches_of
 from partita.lab.timing import cold_seconds, disturbance_of, few_operators, forget, thread_seconds
 from partita.lab.worker_timing import following_seconds, instruction_seconds
 from partita.lab.workspace_bytes import workspace_bytes
@@ -38,7 +37,10 @@ from partita.tracing.update_units import apart, joined
 from partita.units import Bytes, Seconds
 
 NEAREST: Final[Bytes] = 2**21  # of a core's own caches
+AHEAD: Final[tuple[Bytes, ...]] = (2**22, 2**25)  # that operators make ahead of a pass over tensors
+WARM: Final = ("warm", "check")  # passes over what was touched a moment ago
 REST: Final[Seconds] = 1e-3  # in which a rank waits for others, which use its caches
+WAIT: Final[Seconds] = 1e-2  # the same for messages
 LARGEST: Final = (2**16, 2**23)  # elements of a tensor of a model's own size, at least and at most
 NEVER: Final[Seconds] = 1e-9  # a card does not know of instructions
 
@@ -60,24 +62,27 @@ Passing: TypeAlias = Callable[[list[torch.Tensor]], Callable[[], Any]]  # what a
 
 
 def touch_seconds(
-    passing: Passing, largest: int, bench: Bench = HOST, dtype: torch.dtype = torch.float32, *, again: bool = False
-) -> tuple[Seconds, Seconds, Seconds]:
+    passing: Passing, largest: int, bench: Bench = HOST, dtype: torch.dtype = torch.float32, far: Bench | None = None,
+    *, again: bool = False,
+) -> tuple[Seconds, Seconds, Seconds]:  # fmt: skip
     """(seconds a tensor, seconds an element, seconds a call) of a pass over tensors of a dtype, called again and again,
-    after other work or right behind itself (`again`): over eight small ones, 64, and one with `largest` elements."""
+    after other work or right behind itself (`again`): over eight small ones, 64, and one with `largest` elements, which
+    were touched long ago on the bench that is `far` (None: the same)."""
 
-    def seconds(sizes: list[int]) -> Seconds:
+    def seconds(sizes: list[int], bench: Bench) -> Seconds:
         run = passing([torch.randn(n, device=bench.device, dtype=dtype) for n in sizes])
         return cold_seconds(run, bench, again=again)
 
-    few, many, one = seconds([64] * 8), seconds([64] * 64), seconds([largest])
+    few, many, one = seconds([64] * 8, bench), seconds([64] * 64, bench), seconds([largest], far or bench)
     tensor = max((many - few) / 56, 1e-7)
     call = max(few - 8 * tensor, 0.0)
     return tensor, max(one - call - tensor, 0.0) / largest, call
 
 
 def passes_of(task: Task) -> dict[str, Passing]:
-    """Copying into and adding to a bucket, looking whether it is finite, and a step of the task's optimizer where
-    gradients lie beside each other ("update") and where backward left them ("update_unpacked")."""
+    """Copying into a bucket ("warm": a moment ago it was touched) and adding to it, looking whether it is finite, and a
+    step of the task's optimizer where gradients lie beside each other ("update") and where backward left them
+    ("update_unpacked")."""
     flat_rule = elementwise(task)
 
     def through(function: Any) -> Passing:
@@ -94,19 +99,23 @@ def passes_of(task: Task) -> dict[str, Passing]:
 
         return passing
 
+    copying = through(torch._foreach_copy_)
     return {
-        "copy": through(torch._foreach_copy_), "add": through(torch._foreach_add_),
+        "copy": copying, "warm": copying, "add": through(torch._foreach_add_),
         "update": stepping(joins(task)), "update_unpacked": stepping(False),
         "check": lambda tensors: partial(all_finite, torch.cat(tensors)),
     }  # fmt: skip
 
 
 def touches(
-    task: Task, largest: int, bench: Bench = HOST, *, again: bool = False
+    task: Task, largest: int, bench: Bench = HOST, far: Bench | None = None, *, again: bool = False
 ) -> dict[str, tuple[Seconds, Seconds, Seconds]]:
     """`touch_seconds` of the passes over a model's own tensors."""
     dtype, passes = floats_of(task), passes_of(task)
-    return {name: touch_seconds(passing, largest, bench, dtype, again=again) for name, passing in passes.items()}
+    return {
+        name: touch_seconds(passing, largest, bench, dtype, None if name in WARM else far, again=again)
+        for name, passing in passes.items()
+    }
 
 
 def squarish(vector: torch.Tensor) -> torch.Tensor:
@@ -117,7 +126,7 @@ def squarish(vector: torch.Tensor) -> torch.Tensor:
 def load_seconds(task: Task, graph: Graph, count: int, bench: Bench = HOST) -> tuple[Seconds, Seconds]:
     """(seconds a batch, seconds a sample) of what a Load does, and of what computing takes longer while a thread of its
     rank does it; on a card of starting to bring samples there."""
-    feed, host = Feed(task, 0), Bench(between=min(bench.between, HOST.between))
+    feed, host = Feed(task, 0), HOST if bench.each else bench
     feed.positions(0, 0, 1)
 
     def load(samples: int) -> None:
@@ -187,27 +196,29 @@ def rank_operators(
     }  # fmt: skip
 
 
-def passed_bytes(graph: Graph, batch: int) -> Bytes:
-    """Bytes that a step on `batch` samples passes over: weights, what is kept of them, and what operators make."""
-    made = (o.outputs for o in graph.operators if not shares_memory(o, graph))
-    kept = round(graph.trained_bytes * (1 + graph.state_factor)) + graph.frozen_bytes
-    return kept + sum(tensor.size(batch) for outputs in made for tensor in outputs if tensor is not None)
+def behind_step(bench: Bench, graph: Graph, batch: int, least: Bytes) -> Bench:
+    """A bench on which calls come behind the last operators of a step of `batch` samples, which make so many bytes at
+    `least` or are all; the same on a card, or for a model that is one operator."""
+    if bench.each or graph.rung == "opaque":
+        return bench
+    return replace(bench, ahead=partial(acted, make(ending(substitute(graph, batch), least))))
 
 
 def rank_touches(
-    task: Task, graph: Graph, count: int, codecs: Mapping[str, int] | None = None, device: str = CPU
+    task: Task, graph: Graph, count: int, codecs: Mapping[str, int] | None = None, device: str = CPU, world: int = 1
 ) -> dict[str, Any]:
     """Costs of passing through the tensors of a task's model, of loading `count` samples, of an instruction, and of
-    `codecs`, which encode so many elements at once; and on a card those of launching all that."""
+    `codecs`, which encode so many elements at once; and on a card those of launching all that. In a world of several
+    ranks these wait for each other between two passes over a tensor."""
     torch.manual_seed(0)
     largest = min(max(graph.parameter_elements, LARGEST[0]), LARGEST[1])
     bench, *launching = benches_of(device)
-    if not launching:
-        bench = replace(bench, between=min(bench.between, passed_bytes(graph, count)))
-    with torch.no_grad():
+    with torch.no_grad(), without_denormals():
+        near, far = (behind_step(bench, graph, count, least) for least in AHEAD)
+        far = replace(far, rest=WAIT * (world > 1))
         found: dict[str, Any] = {
-            **touches(task, largest, bench),
-            "load": load_seconds(task, graph, count, bench), "instruction": instruction_seconds(),
+            **touches(task, largest, near, far),
+            "load": load_seconds(task, graph, count, near), "instruction": instruction_seconds(),
             "codecs": codec_seconds(codecs or {}), "at_hand": Feed(task, 0).at_hand,
             "coding": coding_disturbance() if codecs and device == CPU else 0.0,
         }  # fmt: skip
@@ -215,6 +226,6 @@ def rank_touches(
         beside = [{**touches(task, largest, one), **host} for one in launching]
         if launching:
             found |= {"load": bringing_seconds(task, count, bench), "instruction": NEVER}
-        again = {} if launching else touches(task, NEAR // 2, again=True)
+        again = {} if launching else touches(task, NEAR // 2, near, again=True)
         forget()
         return found | {"launching": beside, "again": again, "following": following_seconds()}

@@ -29,7 +29,7 @@ from partita.lab.costing import precisions_of
 from partita.lab.failures import stalled
 from partita.lab.forward import forwarding
 from partita.lab.launching import launches_of, with_launching
-from partita.lab.link_costs import TimedLinks, sizes_for, wiring_of
+from partita.lab.link_costs import TimedLinks, sizes_for, wiring_of, with_disturbance
 from partita.lab.monitor import Monitor
 from partita.lab.operator_timing import TOTAL
 from partita.lab.processor import processor_here
@@ -85,7 +85,7 @@ class Rehearsal:
         self._links: TimedLinks | None = None
         self._places = dict[bool, dict[str, Seconds]]()  # by whether all ranks are busy
         self._times = deque[tuple[float, ...]](maxlen=LATELY)  # each with every rank's slowdown
-        self._unevenness = list[float]()
+        self._unevenness, self._even = list[float](), (1.0,) * cluster.size
         self._due: Seconds = -inf  # when operators are to be timed again
         self.monitor: Monitor | None = None
         self.group = WorkerGroup(cluster, listen=True, memory_limits=memory_limits)
@@ -149,7 +149,7 @@ class Rehearsal:
         self.tell("timing copies, updates and links")
         codecs = coded_elements(self.graph, plans, self.cluster)
         touches = self._ask("touches", 120.0, count=max(batches), codecs=codecs)
-        wiring = self._wiring(kinds) if self.cluster.size > 1 else Wiring()
+        wiring = self._wiring(kinds, max(busy, default=0)) if self.cluster.size > 1 else Wiring()
         self.tell("timing some operators again")
         late = self._slowdowns(lonely, 1, steps, lone)
         later = self._slowdowns(busy, self.cluster.size, steps, operators)
@@ -238,23 +238,20 @@ class Rehearsal:
         self.workspaces = workspaces_of(replies, self.workspaces)
         return replies
 
-    @property
-    def _even(self) -> tuple[float, ...]:
-        return (1.0,) * self.cluster.size
-
-    def _wiring(self, kinds: Collection[Kind]) -> Wiring:
+    def _wiring(self, kinds: Collection[Kind], batch: int) -> Wiring:
         """Costs of links: those that were timed first, or for another task a moment ago, unless much other work was
-        beside."""
-        last = self._links or _TIMED.get(self.cluster)
-        if last is None or not (last is self._links or time.monotonic() <= last.at + RECENT):
-            last = TimedLinks()
+        beside; and what messages cost computing `batch` samples."""
+        sizes, timed = sizes_for(self.cluster), _TIMED.get(self.cluster, TimedLinks())
+        last = self._links or (timed if time.monotonic() <= timed.at + RECENT else TimedLinks())
         if not last.kinds.issuperset(kinds):
             wanted = [kind for kind in CURVED if kind in kinds or kind in last.kinds]
-            replies = self._ask("wires", 300.0, sizes=list(sizes_for(self.cluster)), kinds=wanted)
+            replies = self._ask("wires", 300.0, sizes=list(sizes), kinds=wanted)
             found = wiring_of(replies, self.group.lab.cluster, self.group.lab.hosts)
             last = TimedLinks(time.monotonic(), frozenset(wanted), found)
         self._links = _TIMED[self.cluster] = last
-        return last.wiring
+        if not batch or self.graph.rung == "opaque":
+            return last.wiring
+        return with_disturbance(last.wiring, self._ask("beside", 120.0, batch=batch, largest=sizes[-1]))
 
     def train(
         self, plan: Plan, *, steps: int, keep: SavePolicy, keyed: bool = False, resume: str = "", since: int = 0,

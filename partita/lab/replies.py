@@ -12,7 +12,7 @@ from partita.cost.touch import Calls, Touch
 from partita.cost.wiring import Wiring
 from partita.cost.workspaces import Workspaces
 
-TOUCHES: Final = ("copy", "add", "update", "update_unpacked", "check")  # passes over a model's own tensors
+TOUCHES: Final = ("copy", "warm", "add", "update", "update_unpacked", "check")  # passes over a model's own tensors
 
 
 def touch_of(replies: Sequence[Mapping[str, Any]], name: str) -> Touch:

@@ -23,6 +23,7 @@ from partita.cluster.text import load_cluster
 from partita.errors import PartitaError, RunError, reported
 from partita.graph.text import read_graph
 from partita.lab import probe
+from partita.lab.disturbance import rank_disturbance
 from partita.lab.link_timing import rank_wires
 from partita.plan.text import read_plan
 from partita.runtime.device import CPU, GLOO, backend_of, device_of
@@ -117,7 +118,7 @@ class Service:
         """Micro-benchmarks of copies, updates and loading."""
         assert self.session is not None
         task, graph, device = self.session.task, self.session.graph, self.session.device
-        return probe.rank_touches(task, graph, request["count"], request["codecs"], device)
+        return probe.rank_touches(task, graph, request["count"], request["codecs"], device, self.world)
 
     def wires(self, request: Request, tell: Tell) -> dict[str, Any]:
         """Micro-benchmarks of messages and all-reduces."""
@@ -126,8 +127,16 @@ class Service:
             open_ways(WAYS_TIMEOUT)
         return rank_wires(self.rank, self.world, tuple(request["sizes"]), request["kinds"], device)
 
+    def beside(self, request: Request, tell: Tell) -> dict[str, Any]:
+        """Micro-benchmarks of operators beside messages; cards do not feel these."""
+        assert self.session is not None
+        if self.session.device != CPU:
+            return {"size": 1, "taken": 0.0}
+        open_ways(WAYS_TIMEOUT)
+        return rank_disturbance(self.session.graph, request["batch"], self.rank, self.world, request["largest"])
 
-VERBS: Final = ("join", "open", "run", "memory", "operators", "touches", "wires")
+
+VERBS: Final = ("join", "open", "run", "memory", "operators", "touches", "wires", "beside")
 
 
 def serve(lines: TextIO, out: TextIO) -> None:

@@ -22,6 +22,7 @@ from typing import Final
 import torch
 
 from partita.graph.graph import TANGENT, Graph
+from partita.graph.patterns import shares_memory
 from partita.graph.signature import signature
 from partita.lab.bench import HOST, Bench
 from partita.lab.inputs import made
@@ -122,6 +123,24 @@ class Made:
     leaves: Leaves
     sets: tuple[Environment, ...]
     size: Bytes
+
+
+def ending(graph: Graph, least: Bytes) -> Stretch:
+    """The last operators of a step, which make that many bytes together, or all of it: what is ahead of an update."""
+    at, size = len(graph.operators), 0
+    while at and size < least:
+        at -= 1
+        fresh = not shares_memory(graph.operators[at], graph)
+        size += sum(tensor.size(graph.batch) for tensor in graph.operators[at].outputs if tensor is not None and fresh)
+    return Stretch(graph, at, len(graph.operators))
+
+
+def acted(held: Sequence[Made]) -> None:
+    """Carry out all operators of some stretches."""
+    for one in held:
+        environment = dict(one.sets[0])
+        for code in one.codes:
+            code(environment, one.leaves)
 
 
 def make(stretch: Stretch, bench: Bench = HOST) -> list[Made]:

@@ -61,8 +61,12 @@ def cold_seconds(run: Callable[[], Any], bench: Bench = HOST, *, again: bool = F
 
 
 def disturb(bench: Bench = HOST) -> None:
-    """A small version of the work between two updates of a step: a pass over what the bench has `between` two calls,
-    and a dozen operators."""
+    """What the bench has `ahead` of a call, or else a small version of the work between two updates of a step: a pass
+    over what it has `between` two calls, and a dozen operators."""
+    if bench.ahead:
+        bench.ahead()
+        time.sleep(bench.rest)
+        return
     _disturbance(bench.device)[0][: bench.between // 4].add_(1.0)
     segment(bench.device)
 
@@ -102,17 +106,18 @@ def _disturbance(device: str) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor,
 
 def slowed_by(
     begin: Callable[[], Callable[[], bool]], work: Callable[[], Any], together: Callable[[], Any] = lambda: None,
-    least: Seconds = 0.1,
+    least: Seconds = 0.1, clock: Callable[[], Seconds] = time.thread_time,
 ) -> Seconds:  # fmt: skip
     """Core-seconds by which `work`, again and again, takes longer while what `begin` begins goes on, which the function
-    that it returns tells; beside the same before and after, when all ranks have come `together`."""
+    that it returns tells; beside the same before and after, when all ranks have come `together`. With the process's
+    `clock` those of what goes on are among them."""
 
     def spent_while(going_on: Callable[[], bool]) -> tuple[Seconds, int]:
-        begun, turns = time.thread_time(), 0
+        begun, turns = clock(), 0
         while going_on():
             work()
             turns += 1
-        return time.thread_time() - begun, turns
+        return clock() - begun, turns
 
     def alone() -> Seconds:
         together()

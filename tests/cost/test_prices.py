@@ -7,10 +7,11 @@ from dataclasses import replace
 import pytest
 
 from partita.cost.costs import Costs
+from partita.cost.passes import passes_of
 from partita.cost.prices import SHORT, Prices
 from partita.cost.touch import NEAR, Calls, Touch
 from partita.cost.wiring import RARELY
-from partita.program.instruction import Apply, Compute, Pack, Send, Update
+from partita.program.instruction import Apply, Compute, Mix, Pack, Send, Update
 from partita.program.program import Program
 from tests.priced import FREE, priced, whole_cores
 from tests.programs import program_by
@@ -46,6 +47,29 @@ def test_who_waits_for_another_lane_begins_anew() -> None:
     waiting = [i for i in lane if any(after.name not in inside for after in i.after)]
     assert {type(i.act) for i in waiting} == {Compute, Update}
     assert all(prices[i.name].core >= COLD for i in waiting)
+
+
+def test_an_update_finds_nothing_that_a_mix_has_left() -> None:
+    """Its rule's code and state are its own: behind a mix of the same bucket it took three times what was predicted."""
+    program, costs = given("d_psgd", operator=1e-3)
+    cold, warm = Touch(0.0, 0.0, COLD), Touch(0.0, 0.0, WARM)
+    costs = replace(costs, update=cold, again=Calls(WARM, FREE, FREE, warm))
+    for role in program.roles:
+        lane = role.on(role.leading)
+        found = dict(zip((i.name for i in role.instructions), Prices(costs, program).of_role(role), strict=True))
+        (update,) = (k for k, i in enumerate(lane) if isinstance(i.act, Update))
+        assert isinstance(lane[update - 1].act, Mix)
+        assert found[lane[update].name].core == pytest.approx(2 * COLD)
+
+
+def test_what_was_made_a_moment_ago_is_warm() -> None:
+    program, costs = given("d_psgd", operator=1e-3)
+    costs = replace(costs, copy=Touch(0.0, 0.0, COLD), warm=Touch(0.0, 0.0, WARM))
+    (mix,) = (i for i in program.roles[0].instructions if isinstance(i.act, Mix))
+    assert isinstance(mix.act, Mix)
+    prices, passes = Prices(costs, program), passes_of(mix.act)
+    assert prices.of(mix.act).core == pytest.approx(COLD + passes * WARM)
+    assert Prices(replace(costs, warm=None), program).of(mix.act).core == pytest.approx(COLD + passes * COLD)
 
 
 def test_none_is_dearer_than_without_what_was_timed_behind_others() -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from partita.cluster.cluster import Cluster, Device, Group, Link
 from partita.cost.wiring import ALONE, CURVED, Circle, Post, Wiring
 from partita.lab.crowd_timing import crowds_of
-from partita.lab.link_costs import RARE, kinds_of, queue_of, wiring_of
+from partita.lab.link_costs import RARE, kinds_of, queue_of, wiring_of, with_disturbance
 from partita.lab.link_timing import CHAIN
 from partita.program.instruction import Kind
 from partita.simulator.activities import Activity, activities_of, resources_of
@@ -47,6 +47,16 @@ def made_up(congestion: float, ranks: int = 4) -> list[dict[str, Any]]:
     reply["crowds"] = [slowed, [(0, alone), *crowds]]
     reply["queued"] = [(n, [n / RATE, 2 * n / RATE, 3 * n / RATE]) for n in SIZES[1:]]
     return [reply] * ranks
+
+
+@pytest.mark.parametrize(("beyond", "size"), [(3e-10, 2**20), (3e-10, 2**22), (-1e-11, 2**20)])
+def test_what_messages_and_computing_cost_each_other_is_without_what_messages_take(beyond: float, size: int) -> None:
+    """No rank's median is less than nothing, and a card, which feels no messages, leaves the wiring as it is."""
+    wiring = Wiring(start=START, sent=EACH, received=3 * EACH)
+    own = 2 * EACH + START / size
+    replies = [{"size": size, "taken": own + part * beyond} for part in (0.5, 1.0, 7.0)]
+    assert with_disturbance(wiring, replies).disturbance == pytest.approx(max(beyond, 0.0))
+    assert with_disturbance(wiring, [{"size": 1, "taken": 0.0}] * 3) is wiring
 
 
 @pytest.mark.parametrize("congestion", [1.0, 1.2])

@@ -3,35 +3,97 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
+import torch
 
 from partita.graph.batch import substitute
+from partita.graph.graph import Graph
 from partita.graph.patterns import shares_memory
 from partita.lab.bench import HOST, Bench
 from partita.lab.extra_lane import ExtraLane
 from partita.lab.operator_timing import _pass
-from partita.lab.probe import passed_bytes, touch_seconds
-from partita.lab.stretches import make, stretches_of
-from partita.lab.timing import _disturbance, disturb, disturbance_of, elsewhere, few_operators, forget
+from partita.lab.probe import touch_seconds
+from partita.lab.stretches import ending, make, stretches_of
+from partita.lab.timing import (
+    _disturbance,
+    cold_seconds,
+    disturb,
+    disturbance_of,
+    elsewhere,
+    few_operators,
+    forget,
+    slowed_by,
+)
 from partita.runtime.device import CPU
-from tests.small import two_layers
+from tests.small import layers, two_layers
+
+
+def spend(seconds: float) -> None:
+    """Take so many core-seconds of this thread."""
+    until = time.thread_time() + seconds
+    while time.thread_time() < until:
+        pass
 
 
 def test_the_parts_of_a_touch_are_not_negative() -> None:
     assert all(part >= 0.0 for part in touch_seconds(lambda tensors: lambda: [t.add_(1.0) for t in tensors], 2**16))
 
 
-def test_what_lies_between_two_calls_is_as_long_as_a_step() -> None:
-    """A copy in a model of 1 MB was timed behind a pass over 16 MB, and predicted to take three times what it takes."""
-    graph = two_layers()
-    weights = graph.parameter_elements * 4
-    few, many = (passed_bytes(graph, batch) for batch in (1, 5))
-    assert weights < few < many
-    made = sum(t.size(1) for o in graph.operators if not shares_memory(o, graph) for t in o.outputs if t is not None)
-    assert few == weights + made  # SGD without momentum keeps nothing
+def test_what_is_ahead_of_a_call_is_the_end_of_a_step() -> None:
+    """A copy in a model of 1 MB was timed behind a pass over 16 MB, and predicted to take three times what it takes;
+    one in a model of 80 MB took twice what was predicted."""
+    graph = substitute(layers(12), 8)
+    count = len(graph.operators)
+    assert (ending(graph, 2**40).start, ending(graph, 2**40).stop) == (0, count)
+    for least in (1, 500, 2000):
+        found = ending(graph, least)
+        assert (found.stop, found.lead) == (count, 0)
+        assert made_by(graph, found.start) >= least > made_by(graph, found.start + 1)
+
+
+def made_by(graph: Graph, start: int) -> int:
+    """Bytes that its operators from `start` on make."""
+    makers = [o for o in graph.operators[start:] if not shares_memory(o, graph)]
+    return sum(t.size(graph.batch) for o in makers for t in o.outputs if t is not None)
+
+
+def test_a_call_comes_behind_what_is_ahead_of_it() -> None:
+    met: list[str] = []
+    run: Callable[[], None] = lambda: met.append("run")  # noqa: E731
+    begun = time.perf_counter()
+    cold_seconds(run, replace(HOST, ahead=lambda: met.append("ahead"), rest=1e-3))
+    assert met[0] == "run"
+    assert set(zip(met[1::2], met[2::2], strict=True)) == {("ahead", "run")}
+    assert time.perf_counter() - begun > 1e-3 * (len(met) // 2)
+
+
+def test_a_large_tensor_alone_was_touched_long_ago() -> None:
+    met: list[int] = []
+    near, far = (replace(HOST, ahead=lambda n=n: met.append(n)) for n in (1, 2))
+    sizes: list[list[int]] = []
+
+    def passing(tensors: list[torch.Tensor]) -> Callable[[], None]:
+        sizes.append([len(t) for t in tensors])
+        return lambda: None
+
+    touch_seconds(passing, 2**16, near, far=far)
+    assert sizes == [[64] * 8, [64] * 64, [2**16]]
+    assert met == sorted(met)
+    assert set(met) == {1, 2}
+
+
+def test_with_the_clock_of_the_process_what_goes_on_beside_counts_itself() -> None:
+    def begin() -> Callable[[], bool]:
+        thread = threading.Thread(target=lambda: spend(0.02))
+        thread.start()
+        return thread.is_alive
+
+    found = slowed_by(begin, few_operators, clock=time.process_time)
+    assert found > 0.5 * 0.02
 
 
 @pytest.mark.parametrize("other_work", [disturb, elsewhere])

@@ -1,0 +1,54 @@
+"""What messages and computing cost each other on a rank, beyond what either takes by itself.
+
+    the step's operators    |aabbbccd|aabbbccd|aaabbbbbcccdd|aaabbbbbcccdd|aabbbccd|aabbbccd|
+    a lane and its threads                    |m m m m m m m m m m m m m|
+                                              |-- of the process: aabbbccd, what m takes alone, and this --|
+
+Timed alone, either has the caches to itself, and no other thread of its rank to give way to. How much that is depends
+on the operators: a transformer's step loses half as much again as products of small matrices.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final
+
+import torch
+import torch.distributed as dist
+
+from partita.graph.batch import substitute
+from partita.graph.graph import Graph
+from partita.lab.bench import HOST
+from partita.lab.extra_lane import ExtraLane
+from partita.lab.link_timing import round_about
+from partita.lab.operator_timing import without_denormals
+from partita.lab.stretches import acted, make, shared_of, stretches_of
+from partita.lab.timing import slowed_by
+from partita.runtime.processes import Processes
+from partita.units import Bytes
+
+LARGEST: Final[Bytes] = 2**22
+LEAST: Final = 8  # messages each way
+
+
+def rank_disturbance(graph: Graph, batch: int, rank: int, world: int, largest: Bytes) -> dict[str, Any]:
+    """Core-seconds of this process `taken` for each byte that it sends or receives in messages of a `size`, `largest`
+    at most, while it computes the step of `batch` samples or some stretches of it; without those of computing alone.
+    Messages go round all ranks, from neighbour to neighbour."""
+    size = min(largest, LARGEST)
+    many = max(4 * largest // size, LEAST)
+    held = [made for one in shared_of(stretches_of([substitute(graph, batch)], HOST.stretch)) for made in make(one)]
+
+    compute = partial(acted, held)
+
+    def begin() -> Callable[[], bool]:
+        lane = ExtraLane()
+        lane.begin(partial(round_about, Processes(rank), many, (rank - 1) % world, (rank + 1) % world, size))
+        return lambda: lane.busy
+
+    with torch.no_grad(), without_denormals():
+        compute()
+        spent = slowed_by(begin, compute, dist.barrier, clock=time.process_time)
+    return {"size": size, "taken": spent / (2 * many * size)}
