@@ -203,7 +203,7 @@ class Costs:
             case Encode():
                 return Demand(own + self._coding(program, act.coding, 0))
             case Decode():
-                return Demand(own + max(len(act.sources), 1) * self._coding(program, act.coding, 1))
+                return Demand(own + self._coding(program, act.coding, 1, max(len(act.sources), 1)))
             case Free():
                 kept, touch = act.space is Space.GRADIENT, self.add if act.add else self.copy
                 return Demand(own + kept * touch.of(program.bucket[act.bucket].owned))
@@ -236,13 +236,13 @@ class Costs:
         """Core-seconds of looking whether a bucket is finite, of weights and where no scaled loss looks for itself."""
         return self.check.of(bucket.elements) if bucket.pieces and not program.scaling else 0.0
 
-    def _coding(self, program: Program, name: str, way: int) -> Seconds:
-        """Core-seconds of encoding a bucket (`way` 0) or of decoding one coding of it (1). If ranks own parts of the
-        bucket, all parts are encoded, each by a call, and the rank's own part is decoded."""
+    def _coding(self, program: Program, name: str, way: int, many: int = 1) -> Seconds:
+        """Core-seconds of encoding a bucket (`way` 0) or of decoding so `many` codings of it (1). If ranks own parts of
+        the bucket, all parts are encoded, each by a call, and the rank's own part is decoded."""
         coding = program.coding[name]
         bucket, touch = program.bucket[coding.bucket], self.codec(coding.codec)[way]
         size = bucket.owned if way and coding.edges else bucket.elements
-        return touch.of(size, coding.tensors * (1 if way else max(len(coding.parts), 1)))
+        return touch.of(many * size, many * coding.tensors * (1 if way else max(len(coding.parts), 1)))
 
     def codec(self, codec: Codec) -> tuple[Touch, Touch]:
         """The costs of encoding and of decoding: as measured, or measured with other settings of the codec, or else
@@ -298,13 +298,17 @@ class Costs:
         elements, item = program.extent(act, ranks)
         w, (schedule, edges) = self.wiring, course(program, act, ranks)
         ahead, back = self.codec(act.codec) if act.codec else (NOTHING, NOTHING)
+        encoded, decoded = set[int](), set[int]()  # who has done so before
         for load in loads_of(schedule, elements, item, act.codec, act.density, edges):
             start, added = w.hopping_start * load.messages, w.reduced * load.added * item
             merged = self.copy.element * MERGING * load.merged
             yield load, (
-                ahead.of(load.encoded, bool(load.encoded)), start + w.sent * load.size,
-                start + w.received * load.size, added + back.of(load.decoded) + merged,
+                (ahead.warm if load.source in encoded else ahead).of(load.encoded, bool(load.encoded)),
+                start + w.sent * load.size, start + w.received * load.size,
+                added + (back.warm if load.target in decoded else back).of(load.decoded) + merged,
             )  # fmt: skip
+            encoded |= {load.source} if load.encoded else set()
+            decoded |= {load.target} if load.decoded else set()
 
     def carried(self, program: Program, act: Collective, circle: Circle) -> float:
         """Bytes that a collective puts on the ports, as a fraction of those of a ring."""

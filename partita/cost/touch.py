@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from partita.units import Seconds
@@ -23,6 +23,11 @@ class Touch:
     def of(self, elements: float, tensors: float = 1.0) -> Seconds:
         """Core-seconds of a pass over `elements` elements in `tensors` tensors."""
         return self.call + self.tensor * tensors + self.element * elements + self.far * max(elements - NEAR, 0.0)
+
+    @property
+    def warm(self) -> Touch:
+        """The same right behind another call, whose code is at hand."""
+        return replace(self, call=0.0)
 
     def least(self, other: Touch) -> Touch:
         """What no pass of either takes less than."""

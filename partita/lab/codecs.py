@@ -52,15 +52,18 @@ def _encoded(program: Program, act: Act) -> Iterator[tuple[Codec, int]]:
             yield act.codec, load.encoded // max(load.messages, 1)
 
 
-def codec_seconds(elements: Mapping[str, int]) -> dict[str, list[tuple[Seconds, Seconds]]]:
-    """For each codec (seconds for a call, seconds for an element) of encoding and of decoding, from a few elements and
-    from about as many `elements` as are encoded at once, both square matrices: what fits into a cache is quicker. With
+def codec_seconds(elements: Mapping[str, int]) -> dict[str, list[tuple[Seconds, Seconds, Seconds]]]:
+    """For each codec (seconds for a call, for an element, and those that the first of several calls takes more) of
+    encoding and of decoding, from a few elements and from about as many `elements` as are encoded at once, both square
+    matrices: what fits into a cache is quicker. Right behind another, a call of few takes a fifth to all of it. With
     error feedback, encoding includes adding the gradient to the residual, as in a step; a codec that makes several
     codings counts with their mean."""
     found = {}
     for text, most in elements.items():
         many = isqrt(min(max(most, MANY[0]), MANY[1])) ** 2
-        found[text] = [_line(points, many) for points in zip(*map(_timed(text), (FEW, many)), strict=True)]
+        timed = _timed(text)
+        points = zip(timed(FEW), timed(many), timed(FEW, again=True), strict=True)
+        found[text] = [_line(*ways, many) for ways in points]
     return found
 
 
@@ -75,13 +78,13 @@ def coding_disturbance() -> float:
     return disturbance_of(code, segment, CODED)
 
 
-def _timed(text: str) -> Callable[[int], tuple[Seconds, Seconds]]:
+def _timed(text: str) -> Callable[..., tuple[Seconds, Seconds]]:
     (codec,) = read_codecs(text)
 
-    def at(count: int) -> tuple[Seconds, Seconds]:
+    def at(count: int, *, again: bool = False) -> tuple[Seconds, Seconds]:
         coder = trial_of(codec, *numbers_for(codec, count))
-        decoding = cold_seconds(coder.decode)
-        return cold_seconds(coder.encode) / coder.codings, decoding
+        decoding = cold_seconds(coder.decode, again=again)
+        return cold_seconds(coder.encode, again=again) / coder.codings, decoding
 
     return at
 
@@ -129,7 +132,7 @@ def trial_of(codec: Codec, values: torch.Tensor, held: torch.Tensor | None = Non
     return CodecTrial(encode, lambda: kernel.decode(own, into, add=True, site=sites[-1]), len(messages), size)
 
 
-def _line(points: tuple[Seconds, ...], elements: int) -> tuple[Seconds, Seconds]:
-    few, many = points
+def _line(few: Seconds, many: Seconds, again: Seconds, elements: int) -> tuple[Seconds, Seconds, Seconds]:
     each = max(many - few, 0.0) / (elements - FEW)
-    return max(few - each * FEW, 1e-7), each
+    call = max(min(few, again) - each * FEW, 1e-7)
+    return call, each, max(few - each * FEW - call, 0.0)

@@ -45,7 +45,7 @@ def again_of(replies: Sequence[Mapping[str, Any]], usual: Costs) -> Calls | None
 def coding_of(replies: Sequence[Mapping[str, Any]], name: str) -> tuple[Touch, Touch]:
     """The costs of encoding and decoding with a codec, medians over ranks."""
     ahead, back = (
-        Touch(*(median(reply["codecs"][name][way][part] for reply in replies) for part in (0, 1))) for way in (0, 1)
+        Touch(*(median(reply["codecs"][name][way][part] for reply in replies) for part in range(3))) for way in (0, 1)
     )
     return ahead, back
 
