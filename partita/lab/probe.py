@@ -172,8 +172,7 @@ def rank_operators(
     whole = [shortened(graph, short) if short else graph for short in steps]
     graphs = [substitute(step, batch) for step in whole for batch in batches]
     bench, *launching = benches_of(device)
-    touched = round(graph.trained_bytes * (2 + graph.state_factor))
-    bench = replace(bench, between=min(max(touched, NEAREST), bench.between), rest=REST * (world > 1))
+    bench = replace(bench, between=touched_bytes(bench, graph), rest=REST * (world > 1))
     reference = reference_seconds(bench)
     found, launches = Timed(), list[dict[str, Seconds]]()
     spaces: tuple[dict[str, Bytes], Bytes] = {}, 0
@@ -196,11 +195,19 @@ def rank_operators(
     }  # fmt: skip
 
 
+def touched_bytes(bench: Bench, graph: Graph) -> Bytes:
+    """What an update touches: no less than a core's caches hold, no more than the bench passes over for a call."""
+    return min(max(round(graph.trained_bytes * (2 + graph.state_factor)), NEAREST), bench.between)
+
+
 def behind_step(bench: Bench, graph: Graph, batch: int, least: Bytes) -> Bench:
     """A bench on which calls come behind the last operators of a step of `batch` samples, which make so many bytes at
-    `least` or are all; the same on a card, or for a model that is one operator."""
-    if bench.each or graph.rung == "opaque":
+    `least` or are all; behind a pass over what an update touches, for a model that is one operator. The same on a
+    card."""
+    if bench.each:
         return bench
+    if graph.rung == "opaque":
+        return replace(bench, between=touched_bytes(bench, graph))
     return replace(bench, ahead=partial(acted, make(ending(substitute(graph, batch), least))))
 
 
