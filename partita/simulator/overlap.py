@@ -30,8 +30,8 @@ import numpy as np
 from partita.arrays import Reals
 from partita.cost.costs import Costs
 from partita.cost.wiring import PASSES, circle_of
-from partita.program.instruction import Act, Collective, Decode, Encode, Kind, Receive, Send, Space
-from partita.program.program import Program
+from partita.program.instruction import Act, Collective, Compute, Decode, Encode, Kind, Receive, Send, Space
+from partita.program.program import Program, Role
 from partita.simulator.expand import Layout
 from partita.simulator.transfers import speeds
 from partita.units import Seconds
@@ -118,12 +118,43 @@ def extra_seconds(
                 found[mine] = np.maximum(found[mine], part * waits)
                 more[mine] = np.maximum(more[mine], part * cores / fast[first])
             places = at[:, [move.place for move in moved], kind]
-            for met_by, each in ((computes, [m.disturbance for m in moved]), (leads, [m.coding for m in moved])):
+            felt = 0.0 if _serves(role) else 1.0
+            for met_by, each in ((computes, [felt * m.disturbance for m in moved]), (leads, [m.coding for m in moved])):
                 busy = at[:, met_by, kind].ravel()
                 spent = _poured(start[places.ravel()], end[places.ravel()], np.tile(each, len(places)))
-                met = np.interp(end[busy], *spent) - np.interp(start[busy], *spent)
-                more[busy] += met / fast[first]
+                more[busy] += _met(start[busy], end[busy], spent) / fast[first]
+        if moved and _serves(role):
+            _felt_beside(layout, role, moved, costs, start, end, more)
     return found, more
+
+
+def _serves(role: Role) -> bool:
+    """Whether its ranks compute no part of the model."""
+    return not any(isinstance(i.act, Compute) for i in role.instructions)
+
+
+def _felt_beside(
+    layout: Layout, server: Role, moved: list[Move], costs: Costs, start: Reals, end: Reals, more: Reals
+) -> None:
+    """Add to `more` what the messages of a server take of all ranks on its machine, each an even part: whoever has the
+    core is interrupted for them, and shares its caches; the server itself is seldom busy."""
+    at, fast, roles = layout.at(server), speeds(costs, layout.program), layout.program.roles
+    amounts = np.array([move.disturbance for move in moved])
+    for kind, first in enumerate(layout.kinds[server.name].tolist()):
+        host = next((set(host.ranks) for host in costs.hosts if first in host.ranks), {first})
+        alike = sum(rank in host for rank, of in zip(server.ranks, layout.kind(server), strict=True) if of == kind)
+        places = at[:, [move.place for move in moved], kind].ravel()
+        each = np.tile(amounts * alike / len(host), len(places) // len(moved))
+        spent = _poured(start[places], end[places], each)
+        for role in roles:
+            for other, one in enumerate(layout.kinds[role.name].tolist()):
+                busy = layout.at(role)[:, np.flatnonzero(role.computing), other].ravel()
+                more[busy] += _met(start[busy], end[busy], spent) / fast[one] * (one in host)
+
+
+def _met(start: Reals, end: Reals, spent: tuple[Reals, Reals]) -> Reals:
+    """What is poured out while each of these lasts."""
+    return np.interp(end, *spent) - np.interp(start, *spent)
 
 
 def _computed_since(start: Reals, end: Reals, moments: Reals, computed: Reals) -> Reals:

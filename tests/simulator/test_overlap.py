@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from partita.cost.costs import Costs
+from partita.cost.costs import Costs, Host
 from partita.cost.touch import Touch
 from partita.cost.wiring import Circle, Wiring
 from partita.graph.graph import Graph
@@ -80,6 +80,21 @@ def test_computing_takes_longer_for_what_moves_meanwhile(ratio: float) -> None:
     disturbed = replace(costs, wiring=replace(costs.wiring, disturbance=each))
     alone, found = (simulate(program, one, rounds=ROUNDS).step_seconds for one in (costs, disturbed))
     assert found == pytest.approx(alone, rel=1e-9)
+
+
+@pytest.mark.parametrize("ranks", [(1, 2), (0, 3), (0, 1, 2, 3)])
+def test_a_servers_messages_are_felt_by_all_on_its_machine(ranks: tuple[int, ...]) -> None:
+    """Rank 3 serves three workers; who shares no machine with it only feels messages of its own."""
+    program, costs = prepared("ps_async", 0.5, 1.0)
+    wiring = replace(costs.wiring, disturbance=COMPUTE / 100 / RING)
+    costs = replace(costs, wiring=wiring, slowdowns=(1.0, 1.3, 1.7, 1.0))  # so that one computes while another sends
+    apart, found = (
+        simulate(program, replace(costs, hosts=on), rounds=ROUNDS).cores for on in ((), (Host(ranks, 4.0),))
+    )
+    more = [b - a for a, b in zip(apart, found, strict=True)]
+    beside = {rank for rank in ranks if 3 in ranks and rank != 3}
+    assert all(abs(one) < 1e-9 for rank, one in enumerate(more[:3]) if rank not in beside)
+    assert (sum(more[rank] for rank in beside) > 1e-6) == bool(beside)
 
 
 @pytest.mark.parametrize("codec", ["q8", "onebit"])  # in hops, at the ends
