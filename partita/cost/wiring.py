@@ -93,8 +93,8 @@ class Wiring:
     of a link's bandwidth that payload gets, `inside` that of links within a machine (None: the same). `overlap`
     has, by ascending size, the factor by which a collective takes longer while its ranks compute (none: it does
     not), `gather_overlap` that of a gather or scatter (none: the same), `message_overlap` that of a message,
-    `hop_overlap` that of a hop; `disturbance` core-seconds by which computing takes longer for each byte that its
-    rank sends or receives meanwhile, `coding` for each core-second in which another lane codes; `congestion` the
+    `hop_overlap` that of a hop; `disturbance` core-seconds that both take longer for each byte that a rank sends or
+    receives beside computing, `coding` for each core-second in which another lane codes; `congestion` the
     factor by which messages take more of the ports of a rank that hears from several others while it speaks to
     them, such as a server's: their queues overflow; `crowding` the same between two such ranks, by the number of
     others with which each has messages at once (none: as `congestion`). `queue` has, by size of messages, how many

@@ -42,7 +42,6 @@ def rank_disturbance(graph: Graph, batch: int, rank: int, world: int, largest: B
     size = min(largest, LARGEST)
     many = max(4 * largest // size, LEAST)
     held = [made for one in shared_of(stretches_of([substitute(graph, batch)], HOST.stretch)) for made in make(one)]
-
     compute = partial(acted, held)
 
     def begin() -> Callable[[], bool]:
