@@ -59,3 +59,29 @@ def test_the_limit_of_ones_own_group(tmp_path: Path, table: str, file: str, text
 
 def test_without_groups_there_is_no_limit(tmp_path: Path) -> None:
     assert limit(tmp_path, tmp_path) == inf
+
+
+# How much of a process's heap of 64 MiB lies in huge pages.
+HUGE = """
+import torch
+block = torch.ones(2**24)
+inside, found = False, 0
+for line in open("/proc/self/smaps"):
+    inside = line.rstrip().endswith("[heap]") if "-" in line.split()[0] else inside
+    found += int(line.split()[1]) if inside and line.startswith("AnonHugePages:") else 0
+print(found * 1024)
+"""
+SETTING = Path("/sys/kernel/mm/transparent_hugepage/enabled")
+
+
+@pytest.mark.skipif(
+    not SETTING.exists() or "[never]" in SETTING.read_text(), reason="this kernel gives no huge pages to who asks"
+)
+def test_a_kept_heap_lies_in_huge_pages() -> None:
+    words = [sys.executable, "-c", HUGE]
+    kept, plain = (
+        int(subprocess.run(words, env=env, check=True, capture_output=True, text=True).stdout)
+        for env in ({**KEPT, "OMP_NUM_THREADS": "1"}, {"OMP_NUM_THREADS": "1"})
+    )
+    assert kept > 48 * 2**20
+    assert plain < kept or "[always]" in SETTING.read_text()
