@@ -3,7 +3,7 @@ data sheets."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from types import TracebackType
@@ -15,7 +15,9 @@ from partita.cost.datasheet import datasheet_costs
 from partita.cost.measurable import unmeasurable
 from partita.cost.unlike import levelled
 from partita.errors import OptionError
+from partita.graph.batch import substitute
 from partita.graph.graph import Graph
+from partita.graph.signature import signature
 from partita.lab.fork_client import load_ahead
 from partita.lab.processor import processor_here
 from partita.lowering.lower import check_lowered
@@ -24,6 +26,7 @@ from partita.lowering.samples import sizes_of
 from partita.plan.plan import COMPILED, Plan
 from partita.task import Task
 from partita.telling import Tell, quiet
+from partita.units import Seconds
 
 SOURCES: Final = ("", "measured", "datasheet")
 
@@ -37,6 +40,13 @@ def precisions_of(plans: Sequence[Plan]) -> tuple[str, ...]:
     """The short dtypes in which the plans, and the phases before them, compute."""
     phases = [one for plan in plans for one in (plan, *(phase.plan for phase in plan.before))]
     return tuple(sorted({short_dtype(one.memory) for one in phases} - {""}))
+
+
+def seconds_alone(graph: Graph, cluster: Cluster, operators: Mapping[str, Seconds], batch: int) -> Seconds:
+    """What the operators of a step of `batch` samples, whose core-seconds are known, take the smallest device."""
+    step = substitute(graph, batch)
+    spent = sum(operators.get(signature(operator, step), 0.0) for operator in step.operators)
+    return spent / min(device.cores or 1.0 for device in cluster.devices)
 
 
 class Costing:

@@ -7,7 +7,7 @@ divided out: every operator is stored relative to a reference kernel that is tim
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from math import gcd
@@ -24,7 +24,7 @@ from partita.lab.codecs import codec_seconds, coding_disturbance
 from partita.lab.opaque_timing import whole_seconds
 from partita.lab.operator_timing import TOTAL, Timed, seconds_in_turn, without_denormals
 from partita.lab.stretches import acted, comparable, ending, make, share_of, stretches_of
-from partita.lab.timing import cold_seconds, disturbance_of, few_operators, forget, thread_seconds
+from partita.lab.timing import Run, aged_seconds, cold_seconds, disturbance_of, few_operators, forget, thread_seconds
 from partita.lab.worker_timing import following_seconds, instruction_seconds
 from partita.lab.workspace_bytes import workspace_bytes
 from partita.runtime.device import CPU
@@ -40,7 +40,7 @@ NEAREST: Final[Bytes] = 2**21  # of a core's own caches
 AHEAD: Final[tuple[Bytes, ...]] = (2**22, 2**25)  # that operators make ahead of a pass over tensors
 WARM: Final = ("warm", "check")  # passes over what was touched a moment ago
 REST: Final[Seconds] = 1e-3  # in which a rank waits for others, which use its caches
-WAIT: Final[Seconds] = 1e-2  # the same for messages
+OLDEST: Final[Seconds] = 0.5  # since a pass was made last: what is older is hardly colder
 LARGEST: Final = (2**16, 2**23)  # elements of a tensor of a model's own size, at least and at most
 NEVER: Final[Seconds] = 1e-9  # a card does not know of instructions
 
@@ -61,19 +61,18 @@ def reference_seconds(bench: Bench = HOST) -> Seconds:
 Passing: TypeAlias = Callable[[list[torch.Tensor]], Callable[[], Any]]  # what a pass makes of a list of tensors
 
 
-def touch_seconds(
-    passing: Passing, largest: int, bench: Bench = HOST, dtype: torch.dtype = torch.float32, far: Bench | None = None,
-    *, again: bool = False,
-) -> tuple[Seconds, Seconds, Seconds]:  # fmt: skip
-    """(seconds a tensor, seconds an element, seconds a call) of a pass over tensors of a dtype, called again and again,
-    after other work or right behind itself (`again`): over eight small ones, 64, and one with `largest` elements, which
-    were touched long ago on the bench that is `far` (None: the same)."""
+def touch_runs(
+    passing: Passing, largest: int, near: Bench = HOST, far: Bench = HOST, dtype: torch.dtype = torch.float32
+) -> list[Run]:  # fmt: skip
+    """Passes over tensors of a dtype, each on its bench: over eight small ones and over 64 behind what is `near`, over
+    one with `largest` elements behind what is `far`."""
+    sizes = ([64] * 8, near), ([64] * 64, near), ([largest], far)
+    return [(passing([torch.randn(n, device=bench.device, dtype=dtype) for n in each]), bench) for each, bench in sizes]
 
-    def seconds(sizes: list[int], bench: Bench) -> Seconds:
-        run = passing([torch.randn(n, device=bench.device, dtype=dtype) for n in sizes])
-        return cold_seconds(run, bench, again=again)
 
-    few, many, one = seconds([64] * 8, bench), seconds([64] * 64, bench), seconds([largest], far or bench)
+def parts_of(spent: Iterable[Seconds], largest: int) -> tuple[Seconds, Seconds, Seconds]:
+    """(seconds a tensor, seconds an element, seconds a call), from those of `touch_runs`."""
+    few, many, one = spent
     tensor = max((many - few) / 56, 1e-7)
     call = max(few - 8 * tensor, 0.0)
     return tensor, max(one - call - tensor, 0.0) / largest, call
@@ -108,14 +107,28 @@ def passes_of(task: Task) -> dict[str, Passing]:
 
 
 def touches(
-    task: Task, largest: int, bench: Bench = HOST, far: Bench | None = None, *, again: bool = False
+    task: Task, largest: int, bench: Bench = HOST, *, again: bool = False, names: Collection[str] = ()
 ) -> dict[str, tuple[Seconds, Seconds, Seconds]]:
-    """`touch_seconds` of the passes over a model's own tensors."""
-    dtype, passes = floats_of(task), passes_of(task)
-    return {
-        name: touch_seconds(passing, largest, bench, dtype, None if name in WARM else far, again=again)
-        for name, passing in passes.items()
-    }
+    """`parts_of` the passes over a model's own tensors, or of those with these names, each called again and again,
+    after other work or right behind itself (`again`)."""
+    dtype, found = floats_of(task), {}
+    for name, passing in passes_of(task).items():
+        if not names or name in names:
+            runs = touch_runs(passing, largest, bench, bench, dtype)
+            found[name] = parts_of((cold_seconds(run, each, again=again) for run, each in runs), largest)
+    return found
+
+
+def aged_touches(
+    task: Task, largest: int, near: Bench, far: Bench, age: Seconds, loads: Sequence[Run]
+) -> tuple[dict[str, tuple[Seconds, Seconds, Seconds]], list[Seconds]]:
+    """(the same of passes over what was not touched for `age` seconds, a large tensor being `far`; core-seconds of
+    `loads`, which were not made as long)."""
+    dtype, passes = floats_of(task), {n: passing for n, passing in passes_of(task).items() if n not in WARM}
+    runs = [run for passing in passes.values() for run in touch_runs(passing, largest, near, far, dtype)]
+    spent = aged_seconds([*runs, *loads], age)
+    each = zip(*[iter(spent[: len(runs)])] * 3, strict=True)
+    return {name: parts_of(own, largest) for name, own in zip(passes, each, strict=True)}, spent[len(runs) :]
 
 
 def squarish(vector: torch.Tensor) -> torch.Tensor:
@@ -123,9 +136,8 @@ def squarish(vector: torch.Tensor) -> torch.Tensor:
     return vector.view(gcd(len(vector), 2 ** (len(vector).bit_length() // 2)), -1)
 
 
-def load_seconds(task: Task, graph: Graph, count: int, bench: Bench = HOST) -> tuple[Seconds, Seconds]:
-    """(seconds a batch, seconds a sample) of what a Load does, and of what computing takes longer while a thread of its
-    rank does it; on a card of starting to bring samples there."""
+def load_runs(task: Task, graph: Graph, count: int, bench: Bench = HOST) -> list[Run]:
+    """What a Load does of one sample, and of `count`; on a card of starting to bring samples there."""
     feed, host = Feed(task, 0), HOST if bench.each else bench
     feed.positions(0, 0, 1)
 
@@ -135,10 +147,17 @@ def load_seconds(task: Task, graph: Graph, count: int, bench: Bench = HOST) -> t
             check_shapes(graph, leaves, samples, 0)
         torch.full((), 1.0, device=bench.device)
 
-    few, many = (cold_seconds(partial(load, samples), host) for samples in (1, count))
+    return [(partial(load, samples), host) for samples in (1, count)]
+
+
+def load_seconds(
+    few: Seconds, many: Seconds, count: int, beside: Callable[[], Any] | None = None
+) -> tuple[Seconds, Seconds]:
+    """(seconds a batch, seconds a sample), from those of `load_runs`; and of what computing takes longer while a thread
+    of its rank loads a batch (`beside`)."""
     each = (many - few) / (count - 1) if count > 1 else few
-    beside = 0.0 if feed.at_hand or bench.each else disturbance_of(partial(load, count), few_operators)
-    return max(few - each, 0.0), max(each + beside * many / count, 1e-9)
+    longer = disturbance_of(beside, few_operators) if beside else 0.0
+    return max(few - each, 0.0), max(each + longer * many / count, 1e-9)
 
 
 def bringing_seconds(task: Task, count: int, bench: Bench) -> tuple[Seconds, Seconds]:
@@ -212,21 +231,24 @@ def behind_step(bench: Bench, graph: Graph, batch: int, least: Bytes) -> Bench:
 
 
 def rank_touches(
-    task: Task, graph: Graph, count: int, codecs: Mapping[str, int] | None = None, device: str = CPU, world: int = 1
-) -> dict[str, Any]:
-    """Costs of passing through the tensors of a task's model, of loading `count` samples, of an instruction, and of
-    `codecs`, which encode so many elements at once; and on a card those of launching all that. In a world of several
-    ranks these wait for each other between two passes over a tensor."""
+    task: Task, graph: Graph, count: int, codecs: Mapping[str, int] | None = None, device: str = CPU,
+    age: Seconds = 0.0,
+) -> dict[str, Any]:  # fmt: skip
+    """Costs of passing through the tensors of a task's model, and of loading `count` samples, `age` seconds after that
+    was done last; of an instruction, and of `codecs`, which encode so many elements at once; and on a card those of
+    launching all that."""
     torch.manual_seed(0)
     largest = min(max(graph.parameter_elements, LARGEST[0]), LARGEST[1])
     bench, *launching = benches_of(device)
     with torch.no_grad(), without_denormals():
         near, far = (behind_step(bench, graph, count, least) for least in AHEAD)
-        far = replace(far, rest=WAIT * (world > 1))
+        loads, at_hand = load_runs(task, graph, count, near), Feed(task, 0).at_hand
+        passed, (few, many) = aged_touches(task, largest, near, far, min(age, OLDEST), loads)
+        beside_it = None if at_hand or bench.each else loads[1][0]
         found: dict[str, Any] = {
-            **touches(task, largest, near, far),
-            "load": load_seconds(task, graph, count, near), "instruction": instruction_seconds(),
-            "codecs": codec_seconds(codecs or {}), "at_hand": Feed(task, 0).at_hand,
+            **passed, **touches(task, largest, near, names=WARM),
+            "load": load_seconds(few, many, count, beside_it), "instruction": instruction_seconds(),
+            "codecs": codec_seconds(codecs or {}), "at_hand": at_hand,
             "coding": coding_disturbance() if codecs and device == CPU else 0.0,
         }  # fmt: skip
         host = {name: found[name] for name in ("load", "instruction")}

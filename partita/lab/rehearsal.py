@@ -25,7 +25,7 @@ from partita.graph.graph import Graph
 from partita.graph.text import write_graph
 from partita.lab.background_load import BEARABLE, HEAVY, BackgroundLoad
 from partita.lab.codecs import coded_elements
-from partita.lab.costing import precisions_of
+from partita.lab.costing import precisions_of, seconds_alone
 from partita.lab.failures import stalled
 from partita.lab.forward import forwarding
 from partita.lab.launching import launches_of, with_launching
@@ -148,7 +148,8 @@ class Rehearsal:
         operators, sooner = self._operators(busy, self.cluster.size, steps)
         self.tell("timing copies, updates and links")
         codecs = coded_elements(self.graph, plans, self.cluster)
-        touches = self._ask("touches", 120.0, count=max(batches), codecs=codecs)
+        age = seconds_alone(self.graph, self.cluster, lone | operators, max(busy or lonely))
+        touches = self._ask("touches", 120.0, count=max(batches), codecs=codecs, age=age)
         wiring = self._wiring(kinds, max(busy, default=0)) if self.cluster.size > 1 else Wiring()
         self.tell("timing some operators again")
         late = self._slowdowns(lonely, 1, steps, lone)

@@ -118,7 +118,7 @@ class Service:
         """Micro-benchmarks of copies, updates and loading."""
         assert self.session is not None
         task, graph, device = self.session.task, self.session.graph, self.session.device
-        return probe.rank_touches(task, graph, request["count"], request["codecs"], device, self.world)
+        return probe.rank_touches(task, graph, request["count"], request["codecs"], device, request["age"])
 
     def wires(self, request: Request, tell: Tell) -> dict[str, Any]:
         """Micro-benchmarks of messages and all-reduces."""

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache, partial
 from statistics import median
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import torch
 
@@ -21,9 +21,11 @@ from partita.lab.bench import HOST, Bench
 from partita.runtime.device import CPU
 from partita.units import Seconds
 
+Run: TypeAlias = tuple[Callable[[], Any], Bench]  # a call, and how it is timed
 LEAST: Final[Seconds] = 0.006
 TURNS: Final = (9, 17)
 COLD_SECONDS: Final[Seconds] = 0.1  # of runs, after which no more are made than must be
+AGEING: Final[Seconds] = 1.0  # the same of turns, rests and all
 AHEAD: Final[Seconds] = 1e-3  # of computing before each message, collective and instruction
 
 
@@ -58,6 +60,43 @@ def cold_seconds(run: Callable[[], Any], bench: Bench = HOST, *, again: bool = F
         run()
         turns.append(time.thread_time() - before)
     return median(turns)
+
+
+def aged_seconds(runs: Sequence[Run], age: Seconds) -> list[Seconds]:
+    """`cold_seconds` of each run, so many seconds at least after it was made last: others take turns with it, as they
+    do in a step, and where they take less there is a rest. On a busy machine neighbours of this one have taken its
+    place in the caches by then, the longer ago the more.
+
+        a | b | c | rest | a | b | c | rest |          for `age` seconds nobody touches what `a` touches
+    """
+    if any(bench.each for _, bench in runs):
+        return [cold_seconds(run, bench) for run, bench in runs]
+    found, turn = list[Seconds](), list[Run]()
+    until = time.perf_counter() + age
+    for at, (run, bench) in enumerate(runs, 1):
+        disturb(bench)
+        run()
+        turn.append((run, bench))
+        if time.perf_counter() >= until or at == len(runs):
+            found += _in_turns(turn, age)
+            turn, until = [], time.perf_counter() + age
+    return found
+
+
+def _in_turns(runs: Sequence[Run], age: Seconds) -> list[Seconds]:
+    """The median core-seconds of each run over 9 to 17 turns, fewer if they take long, which begin so many seconds
+    after one another at least."""
+    spent: list[list[Seconds]] = [[] for _ in runs]
+    begun, turn = time.perf_counter(), 0
+    while turn < TURNS[0] or (turn < TURNS[1] and time.perf_counter() < begun + AGEING):
+        turn += 1
+        for (run, bench), own in zip(runs, spent, strict=True):
+            disturb(bench)
+            before = time.thread_time()
+            run()
+            own.append(time.thread_time() - before)
+        time.sleep(max(begun + turn * age - time.perf_counter(), 0.0))
+    return list(map(median, spent))
 
 
 def disturb(bench: Bench = HOST) -> None:

@@ -6,6 +6,8 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
+from itertools import pairwise
 
 import pytest
 import torch
@@ -16,10 +18,11 @@ from partita.graph.patterns import shares_memory
 from partita.lab.bench import HOST, Bench
 from partita.lab.extra_lane import ExtraLane
 from partita.lab.operator_timing import _pass
-from partita.lab.probe import touch_seconds
+from partita.lab.probe import parts_of, touch_runs
 from partita.lab.stretches import ending, make, stretches_of
 from partita.lab.timing import (
     _disturbance,
+    aged_seconds,
     cold_seconds,
     disturb,
     disturbance_of,
@@ -40,7 +43,8 @@ def spend(seconds: float) -> None:
 
 
 def test_the_parts_of_a_touch_are_not_negative() -> None:
-    assert all(part >= 0.0 for part in touch_seconds(lambda tensors: lambda: [t.add_(1.0) for t in tensors], 2**16))
+    runs = touch_runs(lambda tensors: lambda: [t.add_(1.0) for t in tensors], 2**16)
+    assert all(part >= 0.0 for part in parts_of((cold_seconds(*run) for run in runs), 2**16))
 
 
 def test_what_is_ahead_of_a_call_is_the_end_of_a_step() -> None:
@@ -80,10 +84,28 @@ def test_a_large_tensor_alone_was_touched_long_ago() -> None:
         sizes.append([len(t) for t in tensors])
         return lambda: None
 
-    touch_seconds(passing, 2**16, near, far=far)
+    for _, bench in touch_runs(passing, 2**16, near, far):
+        disturb(bench)
     assert sizes == [[64] * 8, [64] * 64, [2**16]]
-    assert met == sorted(met)
-    assert set(met) == {1, 2}
+    assert met == [1, 1, 2]
+
+
+def test_between_two_runs_of_the_same_kind_it_grows_old() -> None:
+    """U of llama-5m took 1.2 and 10 ms for 0.6 and 0.9: what an update touches was touched a step ago, not a moment
+    ago. Runs that take long enough by themselves take turns in groups of as few as that needs."""
+    bench, starts = replace(HOST, ahead=lambda: None), [list[float]() for _ in range(5)]
+
+    def run(at: int, seconds: float) -> None:
+        starts[at].append(time.perf_counter())
+        time.sleep(seconds)
+
+    lengths = (1e-3, 1e-3, 1e-3, 0.03, 1e-3)
+    found = aged_seconds([(partial(run, at, each), bench) for at, each in enumerate(lengths)], 0.025)
+    assert len(found) == 5
+    assert all(0.0 <= each < 1e-3 for each in found)
+    gaps = [[later - sooner for sooner, later in pairwise(own[1:])] for own in starts]
+    assert all(min(own) > 0.024 for own in gaps)
+    assert starts[4][1] > starts[0][-1]
 
 
 def test_with_the_clock_of_the_process_what_goes_on_beside_counts_itself() -> None:
