@@ -148,7 +148,7 @@ class Rehearsal:
         operators, sooner = self._operators(busy, self.cluster.size, steps)
         self.tell("timing copies, updates and links")
         codecs = coded_elements(self.graph, plans, self.cluster)
-        age = seconds_alone(self.graph, self.cluster, lone | operators, max(busy or lonely))
+        age = seconds_alone(self.graph, self.cluster, lone | operators, min(busy or lonely))
         touches = self._ask("touches", 120.0, count=max(batches), codecs=codecs, age=age)
         wiring = self._wiring(kinds, max(busy, default=0)) if self.cluster.size > 1 else Wiring()
         self.tell("timing some operators again")
