@@ -154,7 +154,8 @@ class Rehearsal:
         self.tell("timing some operators again")
         late = self._slowdowns(lonely, 1, steps, lone)
         later = self._slowdowns(busy, self.cluster.size, steps, operators)
-        operators, times = as_then(operators, (sooner, later))
+        places = self._places.get(True, {})
+        operators, self._places[True], times = as_then(operators, places, (sooner, later))
         self._times, slowdowns = deque(times, maxlen=LATELY), steady(times)
         ahead = (early[0] + late[0]) / 2 / slowdowns[0]
         operators = {name: value * ahead for name, value in lone.items()} | operators

@@ -47,13 +47,14 @@ def of_all(slowdowns: Sequence[float], size: int) -> tuple[float, ...]:
 
 
 def as_then(
-    operators: Mapping[str, Seconds], times: Sequence[Sequence[float]]
-) -> tuple[dict[str, Seconds], tuple[tuple[float, ...], ...]]:
-    """Operators and each rank's slowdowns, measured at several `times`, as operators were on the average then: copies,
-    updates and links are measured then too, while operators may be known from another day, when the host was slower."""
+    operators: Mapping[str, Seconds], places: Mapping[str, Seconds], times: Sequence[Sequence[float]]
+) -> tuple[dict[str, Seconds], dict[str, Seconds], tuple[tuple[float, ...], ...]]:
+    """Operators, what they take in places, and each rank's slowdowns, measured at several `times`, as operators were on
+    the average then: copies, updates and links are measured then too, while operators may be known from another day,
+    when the host was slower. What is timed in places later is slower or faster than that."""
     level = fmean(steady(times))
-    scaled = {name: seconds * level for name, seconds in operators.items()}
-    return scaled, tuple(tuple(own / level for own in ranks) for ranks in times)
+    scaled, then = ({name: seconds * level for name, seconds in each.items()} for each in (operators, places))
+    return scaled, then, tuple(tuple(own / level for own in ranks) for ranks in times)
 
 
 def steady(times: Sequence[Sequence[float]]) -> tuple[float, ...]:

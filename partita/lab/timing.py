@@ -89,13 +89,13 @@ def _in_turns(runs: Sequence[Run], age: Seconds) -> list[Seconds]:
     spent: list[list[Seconds]] = [[] for _ in runs]
     begun, turn = time.perf_counter(), 0
     while turn < TURNS[0] or (turn < TURNS[1] and time.perf_counter() < begun + AGEING):
-        turn += 1
+        turn, until = turn + 1, time.perf_counter() + age
         for (run, bench), own in zip(runs, spent, strict=True):
             disturb(bench)
             before = time.thread_time()
             run()
             own.append(time.thread_time() - before)
-        time.sleep(max(begun + turn * age - time.perf_counter(), 0.0))
+        time.sleep(max(until - time.perf_counter(), 0.0))
     return list(map(median, spent))
 
 

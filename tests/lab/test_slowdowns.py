@@ -52,7 +52,17 @@ def test_ranks_that_were_not_timed_are_as_slow_as_the_others() -> None:
 def test_operators_known_from_another_day_are_brought_to_what_they_are_now() -> None:
     """A host that was twice as slow: what else is measured now is not to count half. Ranks stay as unlike as they
     are."""
-    found, times = as_then({"a": 2.0, "b": 6.0}, [(0.4, 0.6), (0.45, 0.55)])
+    found, _, times = as_then({"a": 2.0, "b": 6.0}, {}, [(0.4, 0.6), (0.45, 0.55)])
     assert found == pytest.approx({"a": 1.0, "b": 3.0})
     assert steady(times) == pytest.approx((0.85, 1.15))
-    assert as_then({"a": 2.0}, [(1.0, 1.0)]) == ({"a": 2.0}, ((1.0, 1.0),))
+    assert as_then({"a": 2.0}, {"@x:0": 2.0}, [(1.0, 1.0)]) == ({"a": 2.0}, {"@x:0": 2.0}, ((1.0, 1.0),))
+
+
+def test_a_host_that_stays_as_it_was_is_no_slower_later() -> None:
+    """What was slower by half than on another day while costs were measured counted so once in them, and once more in
+    each time between runs."""
+    then = [{"operators": {"a": 3.0}, "places": {"@x:0": 3.0}}] * 2
+    found, places, slowdowns = pooled(then, {"a": 2.0, "@x:0": 2.0})
+    found, places, times = as_then(found, places, [slowdowns, slowdowns])
+    assert found == pytest.approx({"a": 3.0})
+    assert steady([*times, *[pooled(then, places)[2]] * 5]) == pytest.approx((1.0, 1.0))
