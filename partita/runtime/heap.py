@@ -6,7 +6,7 @@ the state of the heap, up to 2 ms of page faults. Kept memory makes steps faster
 
 The kept heap lies in huge pages, where the kernel gives them to who asks (`/sys/kernel/mm/transparent_hugepage`). What
 was not touched for a while takes a walk through page tables that no cache has any more, or on a busy host even a fault
-of the virtual machine's, page by page: half a second after the last touch 16 MB of optimizer state took five times as
+of the virtual machine's, page by page: half a second after the last touch 16 MB of optimizer state took twelve times as
 long. In huge pages steps of a 5-million-weight model take 0.9 of the core-seconds, and first microbatches, updates
 and copies come closer to what they take by themselves. glibc asks for them only if its environment says so at the
 start.
