@@ -53,13 +53,18 @@ def cold_seconds(run: Callable[[], Any], bench: Bench = HOST, *, again: bool = F
         return median(bench.each([partial(disturb, bench), run] * TURNS[0])[1::2])
     turns: list[Seconds] = []
     while len(turns) < TURNS[0] or (len(turns) < TURNS[1] and sum(turns) < COLD_SECONDS):
-        disturb(bench)
-        if again:
-            run()
-        before = time.thread_time()
-        run()
-        turns.append(time.thread_time() - before)
+        turns.append(_behind(run, bench, again=again))
     return median(turns)
+
+
+def _behind(run: Callable[[], Any], bench: Bench, *, again: bool = False) -> Seconds:
+    """Core-seconds of one run behind other work, or of a second one right behind it (`again`)."""
+    disturb(bench)
+    if again:
+        run()
+    before = time.thread_time()
+    run()
+    return time.thread_time() - before
 
 
 def aged_seconds(runs: Sequence[Run], age: Seconds) -> list[Seconds]:
@@ -91,10 +96,7 @@ def _in_turns(runs: Sequence[Run], age: Seconds) -> list[Seconds]:
     while turn < TURNS[0] or (turn < TURNS[1] and time.perf_counter() < begun + AGEING):
         turn, until = turn + 1, time.perf_counter() + age
         for (run, bench), own in zip(runs, spent, strict=True):
-            disturb(bench)
-            before = time.thread_time()
-            run()
-            own.append(time.thread_time() - before)
+            own.append(_behind(run, bench))
         time.sleep(max(until - time.perf_counter(), 0.0))
     return list(map(median, spent))
 

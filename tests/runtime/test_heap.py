@@ -75,7 +75,8 @@ SETTING = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 
 
 @pytest.mark.skipif(
-    not SETTING.exists() or "[never]" in SETTING.read_text(), reason="this kernel gives no huge pages to who asks"
+    not SETTING.exists() or "[never]" in SETTING.read_text(),
+    reason="needs a kernel that gives huge pages to who asks (transparent_hugepage is absent or never)",
 )
 def test_a_kept_heap_lies_in_huge_pages() -> None:
     words = [sys.executable, "-c", HUGE]
