@@ -80,11 +80,15 @@ class Prices:
         return {n.removesuffix(FIRST): more for n, more in self.costs.operators.items() if n.endswith(FIRST)}
 
     def _met(self, role: Role) -> dict[str, Seconds]:
-        """What each segment takes more for targets that the role's round has not met before it."""
-        met, more = set[str](), dict[str, Seconds]()
+        """What each segment takes more for targets that the role's step has not met before it; a step begins behind
+        the updates of the one before."""
+        met, more, updated = set[str](), dict[str, Seconds](), False
         for i in role.instructions if self.firsts else ():
+            updated = updated or isinstance(i.act, Update)
             if isinstance(i.act, Compute):
                 segment = self.program.segment[i.act.segment]
+                if updated and segment.start == 0:
+                    met, updated = set(), False
                 graph = self.program.graph_of(segment.stage, self.costs.graph)
                 fresh = {o.target for o in graph.operators[segment.start : segment.stop]} - met
                 more[i.name] = sum(self.firsts.get(target, 0.0) for target in sorted(fresh))
