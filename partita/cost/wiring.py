@@ -94,12 +94,12 @@ class Wiring:
     has, by ascending size, the factor by which a collective takes longer while its ranks compute (none: it does
     not), `gather_overlap` that of a gather or scatter (none: the same), `message_overlap` that of a message,
     `hop_overlap` that of a hop; `disturbance` core-seconds that both take longer for each byte that a rank sends or
-    receives beside computing, `coding` for each core-second in which another lane codes; `congestion` the
-    factor by which messages take more of the ports of a rank that hears from several others while it speaks to
-    them, such as a server's: their queues overflow; `crowding` the same between two such ranks, by the number of
-    others with which each has messages at once (none: as `congestion`). `queue` has, by size of messages, how many
-    bytes of those that one rank sends to several at once leave in the order in which they were posted, before the
-    others share.
+    receives beside computing, `coding` for each core-second in which another lane codes; `cooling` by seconds for which
+    a rank computes nothing core-seconds that it takes more after that (none: nothing); `congestion` the factor by which
+    messages take more of the ports of a rank that hears from several others while it speaks to them, such as a
+    server's: their queues overflow; `crowding` the same between two such ranks, by the number of others with which each
+    has messages at once (none: as `congestion`). `queue` has, by size of messages, how many bytes of those that one
+    rank sends to several at once leave in the order in which they were posted, before the others share.
     """
 
     start: Seconds = 100e-6
@@ -128,6 +128,7 @@ class Wiring:
     waking: tuple[tuple[float, Seconds], ...] = ()
     row: Curve = ()
     rested: Seconds = 0.0
+    cooling: tuple[tuple[Seconds, Seconds], ...] = ()
 
     @property
     def undisturbed(self) -> bool:

@@ -6,16 +6,23 @@
 
 Timed alone, either has the caches to itself, and no other thread of its rank to give way to. How much that is depends
 on the operators: a transformer's step loses half as much again as products of small matrices.
+
+Behind a wait, as for messages, operators find less of their own in the caches, the longer it was the less:
+
+    the step's operators    |aabbbccd| u     |aaabbbccd| u           |aaaabbbbccd| u |aabbbccd|       u: an update
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
+from itertools import accumulate, islice
 from statistics import median
 from typing import Any, Final
 
+import numpy as np
 import torch
 import torch.distributed as dist
 
@@ -25,20 +32,25 @@ from partita.lab.bench import HOST
 from partita.lab.extra_lane import ExtraLane
 from partita.lab.link_timing import round_about
 from partita.lab.operator_timing import without_denormals
+from partita.lab.probe import touched_bytes
 from partita.lab.stretches import acted, make, shared_of, stretches_of
-from partita.lab.timing import slowed_by
+from partita.lab.timing import elsewhere, slowed_by
 from partita.runtime.processes import Processes
-from partita.units import Bytes
+from partita.simulator.cooling import fetched
+from partita.units import Bytes, Seconds
 
 LARGEST: Final[Bytes] = 2**22
 LEAST: Final = 8  # messages each way
 TAKES: Final = 3
+WAITS: Final[tuple[Seconds, ...]] = (3e-3, 1e-2, 3e-2, 1e-1)
+TURNS: Final = 9
 
 
 def rank_disturbance(graph: Graph, batch: int, rank: int, world: int, largest: Bytes) -> dict[str, Any]:
     """Core-seconds of this process `taken` for each byte that it sends or receives in messages of a `size`, `largest`
     at most, while it computes the step of `batch` samples or some stretches of it; without those of computing alone.
-    Messages go round all ranks, from neighbour to neighbour. The median of three takes: one in four is a third off."""
+    Messages go round all ranks, from neighbour to neighbour. The median of three takes: one in four is a third off.
+    And core-seconds that computing takes more behind each of some waits (`cooling`)."""
     size = min(largest, LARGEST)
     many = max(4 * largest // size, LEAST)
     held = [made for one in shared_of(stretches_of([substitute(graph, batch)], HOST.stretch)) for made in make(one)]
@@ -52,4 +64,22 @@ def rank_disturbance(graph: Graph, batch: int, rank: int, world: int, largest: B
     with torch.no_grad(), without_denormals():
         compute()
         takes = [slowed_by(begin, compute, dist.barrier, clock=time.process_time) for _ in range(TAKES)]
-    return {"size": size, "taken": median(takes) / (2 * many * size)}
+        cooling = cooling_of(compute, partial(elsewhere, replace(HOST, between=touched_bytes(HOST, graph))))
+    return {"size": size, "taken": median(takes) / (2 * many * size), "cooling": cooling}
+
+
+def cooling_of(compute: Callable[[], Any], other: Callable[[], Any]) -> list[tuple[Seconds, Seconds]]:
+    """(wait, core-seconds that what computes takes more behind it, when all is fetched again), by ascending waits, from
+    computing behind `other` work and each of them in turn; none takes less than one behind a shorter wait."""
+    spent: dict[Seconds, list[Seconds]] = {wait: [] for wait in (0.0, *WAITS)}
+    for _ in range(TURNS):
+        for wait, own in spent.items():
+            other()
+            time.sleep(wait)
+            begun = time.thread_time()
+            compute()
+            own.append(time.thread_time() - begun)
+    usual = median(spent.pop(0.0))
+    more = accumulate((median(own) - usual for own in spent.values()), max, initial=0.0)
+    part = fetched(np.array([usual])).item()
+    return [(wait, beyond / part) for wait, beyond in zip(spent, islice(more, 1, None), strict=True)]

@@ -95,11 +95,14 @@ def wiring_of(replies: list[dict[str, Any]], cluster: Cluster, hosts: Sequence[H
 
 
 def with_disturbance(wiring: Wiring, replies: Sequence[Mapping[str, Any]]) -> Wiring:
-    """The wiring with what messages and computing cost each other, the median over ranks: what each took for a byte in
-    messages of some size, beyond what the wiring has for these themselves."""
+    """The wiring with what messages and computing cost each other, and computing behind a wait, medians over ranks:
+    what each took for a byte in messages of some size, beyond what the wiring has for these themselves."""
     taken, size = (median(reply[name] for reply in replies) for name in ("taken", "size"))
     own = (wiring.sent + wiring.received) / 2 + wiring.start / size
-    return replace(wiring, disturbance=max(taken - own, 0.0)) if taken else wiring
+    cooling = tuple(
+        (rows[0][0], median(more for _, more in rows)) for rows in zip(*(r["cooling"] for r in replies), strict=True)
+    )
+    return replace(wiring, disturbance=max(taken - own, 0.0), cooling=cooling) if taken else wiring
 
 
 def round_way(cluster: Cluster) -> Seconds:

@@ -131,7 +131,7 @@ class Service:
         """Micro-benchmarks of operators beside messages; cards do not feel these."""
         assert self.session is not None
         if self.session.device != CPU:
-            return {"size": 1, "taken": 0.0}
+            return {"size": 1, "taken": 0.0, "cooling": ()}
         open_ways(WAYS_TIMEOUT)
         return rank_disturbance(self.session.graph, request["batch"], self.rank, self.world, request["largest"])
 

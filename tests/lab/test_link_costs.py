@@ -51,12 +51,19 @@ def made_up(congestion: float, ranks: int = 4) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize(("beyond", "size"), [(3e-10, 2**20), (3e-10, 2**22), (-1e-11, 2**20)])
 def test_what_messages_and_computing_cost_each_other_is_without_what_messages_take(beyond: float, size: int) -> None:
-    """No rank's median is less than nothing, and a card, which feels no messages, leaves the wiring as it is."""
+    """No rank's median is less than nothing, and a card, which feels no messages, leaves the wiring as it is. Of what
+    computing takes behind waits the median over ranks counts, for each wait."""
     wiring = Wiring(start=START, sent=EACH, received=3 * EACH)
-    own = 2 * EACH + START / size
-    replies = [{"size": size, "taken": own + part * beyond} for part in (0.5, 1.0, 7.0)]
-    assert with_disturbance(wiring, replies).disturbance == pytest.approx(max(beyond, 0.0))
-    assert with_disturbance(wiring, [{"size": 1, "taken": 0.0}] * 3) is wiring
+    own, cold = 2 * EACH + START / size, [(1e-2, 0.0), (1e-1, 1e-3)]
+    behind = [[(wait, part * more) for wait, more in cold] for part in (0.5, 1.0, 7.0)]
+    replies = [
+        {"size": size, "taken": own + part * beyond, "cooling": rows}
+        for part, rows in zip((0.5, 1.0, 7.0), behind, strict=True)
+    ]
+    found = with_disturbance(wiring, replies)
+    assert found.disturbance == pytest.approx(max(beyond, 0.0))
+    assert found.cooling == tuple(cold)
+    assert with_disturbance(wiring, [{"size": 1, "taken": 0.0, "cooling": ()}] * 3) is wiring
 
 
 @pytest.mark.parametrize("congestion", [1.0, 1.2])

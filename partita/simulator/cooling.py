@@ -1,0 +1,51 @@
+"""What computing takes more behind a wait.
+
+While a rank waits, others use its caches and what maps its memory, on its machine and beside it on its host: what
+computes next has to fetch its own again. The longer the wait the more, wherever the wait was from, until all is cold.
+
+computing         |BBBB|                 |FFFFffffff|BBBBBb|            f, b: fetching, most of it by who comes first
+sum                    |======= A =======|
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from partita.arrays import Reals
+from partita.cost.prices import Prices
+from partita.program.instruction import Compute
+from partita.simulator.expand import Layout
+from partita.simulator.transfers import speeds
+from partita.units import Seconds
+
+FETCHED: Final[Seconds] = 2e-3  # of computing, in which all but 1 / e of what there is to fetch again is fetched
+
+
+def fetched(core: Reals) -> Reals:
+    """The part of what there is to fetch again that is fetched in so many core-seconds of computing."""
+    return -np.expm1(-core / FETCHED)
+
+
+def cooled(layout: Layout, prices: Prices, start: Reals, end: Reals) -> Reals:
+    """Core-seconds that each activity takes more behind a wait, from such times."""
+    more, costs = np.zeros(len(start)), prices.costs
+    if not costs.wiring.cooling:
+        return more
+    waits, amounts = np.array([(0.0, 0.0), *costs.wiring.cooling]).T
+    fast = speeds(costs, layout.program)
+    for role in layout.program.roles:
+        places = [k for k, i in enumerate(role.instructions) if isinstance(i.act, Compute)]
+        if not places:
+            continue
+        rounds, _, kinds = (at := layout.at(role)[:, places]).shape
+        at, core = at.reshape(-1, kinds), np.array([prices.of_role(role)[k].core for k in places])
+        part, speed = np.tile(fetched(core), rounds), fast[layout.kinds[role.name]]
+        waited = np.maximum(start[at[1:]] - end[at[:-1]], 0.0)
+        gained, left = np.interp(waited, waits, amounts), np.zeros(kinds)
+        for mine, gain, share in zip(at[1:], gained, part[1:], strict=True):
+            left = np.minimum(left + gain, amounts[-1])
+            more[mine] = np.maximum(more[mine], left * share / speed)
+            left = left * (1 - share)
+    return more
