@@ -36,16 +36,18 @@ def cooled(layout: Layout, prices: Prices, start: Reals, end: Reals) -> Reals:
     waits, amounts = np.array([(0.0, 0.0), *costs.wiring.cooling]).T
     fast = speeds(costs, layout.program)
     for role in layout.program.roles:
-        places = [k for k, i in enumerate(role.instructions) if isinstance(i.act, Compute)]
-        if not places:
-            continue
+        places = np.flatnonzero(role.computing)
         rounds, _, kinds = (at := layout.at(role)[:, places]).shape
-        at, core = at.reshape(-1, kinds), np.array([prices.of_role(role)[k].core for k in places])
-        part, speed = np.tile(fetched(core), rounds), fast[layout.kinds[role.name]]
-        waited = np.maximum(start[at[1:]] - end[at[:-1]], 0.0)
+        core = [
+            d.core * isinstance(i.act, Compute) for d, i in zip(prices.of_role(role), role.instructions, strict=True)
+        ]
+        share, speed = np.tile(fetched(np.array(core)[places]), rounds), fast[layout.kinds[role.name]]
+        order = np.argsort(start[at.reshape(-1, kinds)], axis=0, kind="stable")
+        at, share = np.take_along_axis(at.reshape(-1, kinds), order, axis=0), share[order]
+        waited = np.maximum(start[at[1:]] - np.maximum.accumulate(end[at[:-1]], axis=0), 0.0)
         gained, left = np.interp(waited, waits, amounts), np.zeros(kinds)
-        for mine, gain, share in zip(at[1:], gained, part[1:], strict=True):
+        for mine, gain, part in zip(at[1:], gained, share[1:], strict=True):
             left = np.minimum(left + gain, amounts[-1])
-            more[mine] = np.maximum(more[mine], left * share / speed)
-            left = left * (1 - share)
+            more[mine] = np.maximum(more[mine], left * part / speed)
+            left = left * (1 - part)
     return more

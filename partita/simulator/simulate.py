@@ -37,7 +37,7 @@ from partita.units import Bytes, Seconds
 WARMUP = 3  # rounds that fill a pipeline
 FILLINGS = 8  # of a quota's bucket: what was in it at the start is spent by then
 MOST_WARMUP = 100  # rounds
-TURNS = 2  # after the first, in which what moves learns what computes beside it, and what computes of its waits
+TURNS = 2  # after the first, in which what moves learns what computes beside it
 LAST = 2  # rounds whose spans are told
 AFTER = 1  # rounds at the end that do not count: what the next step loads and sends is done beside the last that does
 Live = tuple[Bytes, tuple[tuple[Seconds, Bytes], ...], tuple[tuple[Bytes, ...], ...]]
@@ -70,10 +70,11 @@ class Setting:
             activities = unevenly_shared(activities, self.ports.wires)
         start, end = advance(activities, self.ports.resources)
         extra, more, moves = np.zeros(len(start)), np.zeros(len(start)), moves_of(self.program, costs)
-        for _ in range(TURNS if moves or costs.wiring.cooling else 0):
-            cold = cooled(layout, prices, start, end)
+        for _ in range(TURNS if moves else 0):
             extra, more = extra_seconds(layout, costs, moves, start, end, extra)
-            more += cold
+            start, end = advance(activities.longer(extra, more), self.ports.resources)
+        if (cold := cooled(layout, prices, start, end)).any():  # now that it is known how long each waits
+            more = more + cold
             start, end = advance(activities.longer(extra, more), self.ports.resources)
         return Clocked(self, prices, layout, start, end, more, warmup)
 
