@@ -99,9 +99,8 @@ def with_disturbance(wiring: Wiring, replies: Sequence[Mapping[str, Any]]) -> Wi
     what each took for a byte in messages of some size, beyond what the wiring has for these themselves."""
     taken, size = (median(reply[name] for reply in replies) for name in ("taken", "size"))
     own = (wiring.sent + wiring.received) / 2 + wiring.start / size
-    cooling = tuple(
-        (rows[0][0], median(more for _, more in rows)) for rows in zip(*(r["cooling"] for r in replies), strict=True)
-    )
+    behind = [reply["cooling"] for reply in replies if reply["cooling"]]
+    cooling = tuple((rows[0][0], median(more for _, more in rows)) for rows in zip(*behind, strict=True))
     return replace(wiring, disturbance=max(taken - own, 0.0), cooling=cooling) if taken else wiring
 
 

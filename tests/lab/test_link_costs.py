@@ -63,6 +63,7 @@ def test_what_messages_and_computing_cost_each_other_is_without_what_messages_ta
     found = with_disturbance(wiring, replies)
     assert found.disturbance == pytest.approx(max(beyond, 0.0))
     assert found.cooling == tuple(cold)
+    assert with_disturbance(wiring, [*replies, {"size": size, "taken": own, "cooling": ()}]).cooling == tuple(cold)
     assert with_disturbance(wiring, [{"size": 1, "taken": 0.0, "cooling": ()}] * 3) is wiring
 
 
