@@ -34,7 +34,7 @@ from partita.lab.link_timing import round_about
 from partita.lab.operator_timing import without_denormals
 from partita.lab.probe import touched_bytes
 from partita.lab.stretches import acted, make, shared_of, stretches_of
-from partita.lab.timing import elsewhere, slowed_by
+from partita.lab.timing import elsewhere, seconds_behind, slowed_by
 from partita.runtime.processes import Processes
 from partita.simulator.cooling import fetched
 from partita.units import Bytes, Seconds
@@ -74,11 +74,7 @@ def cooling_of(compute: Callable[[], Any], other: Callable[[], Any]) -> list[tup
     spent: dict[Seconds, list[Seconds]] = {wait: [] for wait in (0.0, *WAITS)}
     for _ in range(TURNS):
         for wait, own in spent.items():
-            other()
-            time.sleep(wait)
-            begun = time.thread_time()
-            compute()
-            own.append(time.thread_time() - begun)
+            own.append(seconds_behind(compute, replace(HOST, ahead=other, rest=wait)))
     usual = median(spent.pop(0.0))
     more = accumulate((median(own) - usual for own in spent.values()), max, initial=0.0)
     part = fetched(np.array([usual])).item()

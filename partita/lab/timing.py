@@ -53,12 +53,12 @@ def cold_seconds(run: Callable[[], Any], bench: Bench = HOST, *, again: bool = F
         return median(bench.each([partial(disturb, bench), run] * TURNS[0])[1::2])
     turns: list[Seconds] = []
     while len(turns) < TURNS[0] or (len(turns) < TURNS[1] and sum(turns) < COLD_SECONDS):
-        turns.append(_behind(run, bench, again=again))
+        turns.append(seconds_behind(run, bench, again=again))
     return median(turns)
 
 
-def _behind(run: Callable[[], Any], bench: Bench, *, again: bool = False) -> Seconds:
-    """Core-seconds of one run behind other work, or of a second one right behind it (`again`)."""
+def seconds_behind(run: Callable[[], Any], bench: Bench, *, again: bool = False) -> Seconds:
+    """Core-seconds of one run behind the bench's other work, or of a second one right behind it (`again`)."""
     disturb(bench)
     if again:
         run()
@@ -96,7 +96,7 @@ def _in_turns(runs: Sequence[Run], age: Seconds) -> list[Seconds]:
     while turn < TURNS[0] or (turn < TURNS[1] and time.perf_counter() < begun + AGEING):
         turn, until = turn + 1, time.perf_counter() + age
         for (run, bench), own in zip(runs, spent, strict=True):
-            own.append(_behind(run, bench))
+            own.append(seconds_behind(run, bench))
         time.sleep(max(until - time.perf_counter(), 0.0))
     return list(map(median, spent))
 
