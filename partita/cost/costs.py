@@ -88,7 +88,8 @@ class Costs:
     step), `update_unpacked` (one with gradients that were not packed, piece by piece; None: as `update`), `load` (an
     element is a sample; samples `at_hand` are not read ahead), `codecs` (codec as text -> encoding, decoding).
     Messages: `wiring`. Every instruction takes `instruction` core-seconds besides. `again` has what instructions and
-    passes take right behind other short ones (None: the same).
+    passes take right behind other short ones, `alone` in a plan for one rank, which touches all at its own intervals
+    (None: the same).
     Devices: `slowdowns` has for each rank how many times as long it takes, since two cores of one machine are not
     always equally fast (empty: 1); `unevenness` is the standard deviation over the mean of what one and the same work
     takes on a device; `hosts` says which emulated devices share cores, `processor` of what kind these are, `workspaces`
@@ -120,6 +121,7 @@ class Costs:
     check: Touch = NOTHING
     warm: Touch | None = None
     again: Calls | None = None
+    alone: Calls | None = None
     _sums: dict[tuple[int, int, int, int, bool], tuple[Graph, Seconds]] = field(
         default_factory=dict, repr=False, compare=False
     )
@@ -127,13 +129,11 @@ class Costs:
     @cached_property
     def behind(self) -> Costs:
         """The costs of instructions that come right behind other short ones; none takes less."""
-        again = self.again
-        if again is None:
-            return self
-        return replace(
-            self, instruction=again.instruction, copy=again.copy, warm=again.copy, add=again.add, update=again.update,
-            update_unpacked=again.update_unpacked, again=None,
-        )  # fmt: skip
+        return replace(self, again=None, **self.again.given) if self.again else self
+
+    def among(self, ranks: int) -> Costs:
+        """The costs of programs of so many ranks."""
+        return replace(self, alone=None, **self.alone.given) if self.alone and ranks == 1 else self
 
     def speed(self, rank: int) -> float:
         """The speed of a rank's device; 1 is that of the device on which core-seconds were measured."""

@@ -14,6 +14,7 @@ from partita.program.program import Program, Role
 def sides(program: Program, costs: Costs) -> tuple[Costs, ...]:
     """The costs by which a program is to be clocked: the stream's, and those of launching, on the same cluster, where
     some rank's work takes longer to launch than to do. Whichever is slower is never waited for."""
+    costs = costs.among(program.size)
     host = costs.launching
     if host is None or not any(_launched(program, role, costs, host) for role in program.roles):
         return (costs,)

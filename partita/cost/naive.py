@@ -13,6 +13,7 @@ def naive(program: Program, costs: Costs) -> dict[str, Seconds]:
     """Seconds of a step on the busiest rank: `sum` is computing plus communication at the measured bandwidth, `max` the
     larger of computing and communication at the nominal bandwidth."""
     computing, talking, bare = 0.0, 0.0, 0.0
+    costs = costs.among(program.size)
     for role in program.roles:
         for rank in role.ranks:
             device = costs.cluster.devices[rank]

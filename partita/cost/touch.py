@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Final
+from dataclasses import dataclass, fields, replace
+from typing import Any, Final
 
 from partita.units import Seconds
 
@@ -39,11 +39,20 @@ NOTHING: Final = Touch(0.0, 0.0)
 
 @dataclass(frozen=True, slots=True)
 class Calls:
-    """What short instructions take: core-seconds of the worker around each `instruction`, and passes over tensors, as
-    in Costs."""
+    """Core-seconds of the worker around each `instruction`, and passes over tensors, as in Costs, whose own hold where
+    there are none here."""
 
     instruction: Seconds
     copy: Touch
     add: Touch
     update: Touch
     update_unpacked: Touch | None = None
+    warm: Touch | None = None
+    check: Touch | None = None
+    load: Touch | None = None
+    again: Calls | None = None
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """Those that there are, by their names in Costs."""
+        return {f.name: value for f in fields(self) if (value := getattr(self, f.name)) is not None}

@@ -20,7 +20,7 @@ from partita.graph.graph import Graph
 from partita.graph.signature import signature
 from partita.lab.fork_client import load_ahead
 from partita.lab.processor import processor_here
-from partita.lowering.lower import check_lowered
+from partita.lowering.lower import check_lowered, lower
 from partita.lowering.precision import short_dtype
 from partita.lowering.samples import sizes_of
 from partita.plan.plan import COMPILED, Plan
@@ -34,6 +34,15 @@ SOURCES: Final = ("", "measured", "datasheet")
 def batches_of(graph: Graph, plans: Sequence[Plan]) -> tuple[int, ...]:
     """Every batch size that the plans' segments run with."""
     return tuple(sorted({size for plan in plans for size in sizes_of(plan, graph)}))
+
+
+def batches_by_company(graph: Graph, cluster: Cluster, plans: Sequence[Plan]) -> tuple[list[int], list[int]]:
+    """(batch sizes of the plans' segments for one device alone, those for several at once)."""
+    programs = [s.program for plan in plans for s in lower(graph, plan, cluster)]
+    alone, busy = (
+        {s.batch for p in programs if (p.size > 1) is wanted for s in p.segments} for wanted in (False, True)
+    )
+    return sorted(alone - busy), sorted(busy)
 
 
 def precisions_of(plans: Sequence[Plan]) -> tuple[str, ...]:

@@ -31,6 +31,7 @@ from partita.runtime.device import CPU
 from partita.runtime.feed import Feed, check_shapes, floats_of
 from partita.runtime.finite import all_finite
 from partita.runtime.rules import made
+from partita.runtime.state import step_units
 from partita.task import Task
 from partita.tracing.optimizer import elementwise, joins
 from partita.tracing.update_units import apart, joined
@@ -41,7 +42,7 @@ AHEAD: Final[tuple[Bytes, ...]] = (2**22, 2**25)  # that operators make ahead of
 WARM: Final = ("warm", "check")  # passes over what was touched a moment ago
 REST: Final[Seconds] = 1e-3  # in which a rank waits for others, which use its caches
 OLDEST: Final[Seconds] = 0.5  # since a pass was made last: what is older is hardly colder
-LARGEST: Final = (2**16, 2**23)  # elements of a tensor of a model's own size, at least and at most
+LARGEST: Final = (2**16, 2**23)  # elements of a model's own tensors together, at least and at most
 NEVER: Final[Seconds] = 1e-9  # a card does not know of instructions
 
 
@@ -62,20 +63,27 @@ Passing: TypeAlias = Callable[[list[torch.Tensor]], Callable[[], Any]]  # what a
 
 
 def touch_runs(
-    passing: Passing, largest: int, near: Bench = HOST, far: Bench = HOST, dtype: torch.dtype = torch.float32
+    passing: Passing, lengths: Sequence[int], near: Bench = HOST, far: Bench = HOST, dtype: torch.dtype = torch.float32
 ) -> list[Run]:  # fmt: skip
     """Passes over tensors of a dtype, each on its bench: over eight small ones and over 64 behind what is `near`, over
-    one with `largest` elements behind what is `far`."""
-    sizes = ([64] * 8, near), ([64] * 64, near), ([largest], far)
+    those of some `lengths` behind what is `far`."""
+    sizes = ([64] * 8, near), ([64] * 64, near), (lengths, far)
     return [(passing([torch.randn(n, device=bench.device, dtype=dtype) for n in each]), bench) for each, bench in sizes]
 
 
-def parts_of(spent: Iterable[Seconds], largest: int) -> tuple[Seconds, Seconds, Seconds]:
+def parts_of(spent: Iterable[Seconds], lengths: Sequence[int]) -> tuple[Seconds, Seconds, Seconds]:
     """(seconds a tensor, seconds an element, seconds a call), from those of `touch_runs`."""
-    few, many, one = spent
+    few, many, whole = spent
     tensor = max((many - few) / 56, 1e-7)
     call = max(few - 8 * tensor, 0.0)
-    return tensor, max(one - call - tensor, 0.0) / largest, call
+    return tensor, max(whole - call - tensor * len(lengths), 0.0) / sum(lengths), call
+
+
+def lengths_of(graph: Graph) -> list[int]:
+    """The elements of a model's own tensors; of a small or very large model in proportion."""
+    own = [p.tensor.elements() for p in graph.parameters] or [1]
+    factor = min(max(sum(own), LARGEST[0]), LARGEST[1]) / sum(own)
+    return [max(round(factor * elements), 1) for elements in own]
 
 
 def passes_of(task: Task) -> dict[str, Passing]:
@@ -92,9 +100,9 @@ def passes_of(task: Task) -> dict[str, Passing]:
             flat, sizes = torch.cat(tensors), [len(t) for t in tensors]
             pieces = [piece if flat_rule else squarish(piece) for piece in torch.split(flat, sizes)]
             optimizer = made(task, pieces)
-            for unit in joined(optimizer, pieces, apart(pieces)) if join else apart(pieces):
-                unit.tensor.grad = torch.randn_like(unit.tensor) * 1e-6
-            return optimizer.step
+            units = joined(optimizer, pieces, apart(pieces)) if join else apart(pieces)
+            gradients = [torch.randn_like(unit.tensor) * 1e-6 for unit in units]
+            return partial(step_units, units, gradients, optimizer.step)
 
         return passing
 
@@ -107,28 +115,29 @@ def passes_of(task: Task) -> dict[str, Passing]:
 
 
 def touches(
-    task: Task, largest: int, bench: Bench = HOST, *, again: bool = False, names: Collection[str] = ()
+    task: Task, lengths: Sequence[int], bench: Bench = HOST, *, again: bool = False, names: Collection[str] = ()
 ) -> dict[str, tuple[Seconds, Seconds, Seconds]]:
     """`parts_of` the passes over a model's own tensors, or of those with these names, each called again and again,
     after other work or right behind itself (`again`)."""
     dtype, found = floats_of(task), {}
     for name, passing in passes_of(task).items():
         if not names or name in names:
-            runs = touch_runs(passing, largest, bench, bench, dtype)
-            found[name] = parts_of((cold_seconds(run, each, again=again) for run, each in runs), largest)
+            runs = touch_runs(passing, lengths, bench, bench, dtype)
+            found[name] = parts_of((cold_seconds(run, each, again=again) for run, each in runs), lengths)
     return found
 
 
 def aged_touches(
-    task: Task, largest: int, near: Bench, far: Bench, age: Seconds, loads: Sequence[Run]
+    task: Task, lengths: Sequence[int], near: Bench, far: Bench, age: Seconds, loads: Sequence[Run]
 ) -> tuple[dict[str, tuple[Seconds, Seconds, Seconds]], list[Seconds]]:
-    """(the same of passes over what was not touched for `age` seconds, a large tensor being `far`; core-seconds of
-    `loads`, which were not made as long)."""
+    """(the same of passes over what was not touched for `age` seconds, all tensors of the model being `far`;
+    core-seconds of `loads`, which were not made as long)."""
     dtype, passes = floats_of(task), {n: passing for n, passing in passes_of(task).items() if n not in WARM}
-    runs = [run for passing in passes.values() for run in touch_runs(passing, largest, near, far, dtype)]
-    spent = aged_seconds([*runs, *loads], age)
+    runs = [run for passing in passes.values() for run in touch_runs(passing, lengths, near, far, dtype)]
+    kin = [name.removesuffix("_unpacked") for name in passes for _ in range(3)]
+    spent = aged_seconds([*runs, *loads], [*kin, *["load"] * len(loads)], age)
     each = zip(*[iter(spent[: len(runs)])] * 3, strict=True)
-    return {name: parts_of(own, largest) for name, own in zip(passes, each, strict=True)}, spent[len(runs) :]
+    return {name: parts_of(own, lengths) for name, own in zip(passes, each, strict=True)}, spent[len(runs) :]
 
 
 def squarish(vector: torch.Tensor) -> torch.Tensor:
@@ -238,23 +247,23 @@ def rank_touches(
     was done last; of an instruction, and of `codecs`, which encode so many elements at once; and on a card those of
     launching all that."""
     torch.manual_seed(0)
-    largest = min(max(graph.parameter_elements, LARGEST[0]), LARGEST[1])
     bench, *launching = benches_of(device)
+    lengths = lengths_of(graph)
     with torch.no_grad(), without_denormals():
         near, far = (behind_step(bench, graph, count, least) for least in AHEAD)
         loads, at_hand = load_runs(task, graph, count, near), Feed(task, 0).at_hand
-        passed, (few, many) = aged_touches(task, largest, near, far, min(age, OLDEST), loads)
+        passed, (few, many) = aged_touches(task, lengths, near, far, min(age, OLDEST), loads)
         beside_it = None if at_hand or bench.each else loads[1][0]
         found: dict[str, Any] = {
-            **passed, **touches(task, largest, near, names=WARM),
+            **passed, **touches(task, lengths, near, names=WARM),
             "load": load_seconds(few, many, count, beside_it), "instruction": instruction_seconds(),
             "codecs": codec_seconds(codecs or {}), "at_hand": at_hand,
             "coding": coding_disturbance() if codecs and device == CPU else 0.0,
         }  # fmt: skip
         host = {name: found[name] for name in ("load", "instruction")}
-        beside = [{**touches(task, largest, one), **host} for one in launching]
+        beside = [{**touches(task, lengths, one), **host} for one in launching]
         if launching:
             found |= {"load": bringing_seconds(task, count, bench), "instruction": NEVER}
-        again = {} if launching else touches(task, NEAR // 2, near, again=True)
+        again = {} if launching else touches(task, [NEAR // 2], near, again=True)
         forget()
         return found | {"launching": beside, "again": again, "following": following_seconds()}

@@ -25,7 +25,7 @@ from partita.graph.graph import Graph
 from partita.graph.text import write_graph
 from partita.lab.background_load import BEARABLE, HEAVY, BackgroundLoad
 from partita.lab.codecs import coded_elements
-from partita.lab.costing import precisions_of, seconds_alone
+from partita.lab.costing import batches_by_company, precisions_of, seconds_alone
 from partita.lab.failures import stalled
 from partita.lab.forward import forwarding
 from partita.lab.launching import launches_of, with_launching
@@ -34,11 +34,11 @@ from partita.lab.monitor import Monitor
 from partita.lab.operator_timing import TOTAL
 from partita.lab.processor import processor_here
 from partita.lab.record import scratch
-from partita.lab.replies import again_of, coding_of, touch_of, touches_of, with_coding, workspaces_of
+from partita.lab.replies import calls_of, coding_of, with_coding, workspaces_of
 from partita.lab.slowdowns import as_then, of_all, pooled, steady
 from partita.lab.spares import Spares
 from partita.lab.worker_group import WorkerGroup
-from partita.lowering.lower import last_program, lower
+from partita.lowering.lower import last_program
 from partita.plan.plan import Plan
 from partita.plan.text import write_plan
 from partita.program.absence import chain_of, expendable, returns
@@ -140,25 +140,24 @@ class Rehearsal:
     def probe(self, plans: Sequence[Plan], kinds: Collection[Kind] = CURVED) -> Costs:
         """Costs of everything that the plans' programs do, by micro-benchmarks with all devices busy at once; of
         collectives of these kinds."""
-        lonely, busy = self._batches(plans)
-        batches, steps = sorted({*lonely, *busy}), ["", *precisions_of(plans)]
-        background = BackgroundLoad()
+        lonely, busy = batches_by_company(self.graph, self.cluster, plans)
+        batches, steps, background = sorted({*lonely, *busy}), ["", *precisions_of(plans)], BackgroundLoad()
         self.tell(f"timing operators for {', '.join(map(str, batches))} samples")
         lone, early = self._operators(lonely, 1, steps)
         operators, sooner = self._operators(busy, self.cluster.size, steps)
         self.tell("timing copies, updates and links")
         codecs = coded_elements(self.graph, plans, self.cluster)
-        age = seconds_alone(self.graph, self.cluster, lone | operators, min(busy or lonely))
-        touches = self._ask("touches", 120.0, count=max(batches), codecs=codecs, age=age)
+        touched = self._touched(lonely, 1, lone, {} if busy else codecs)
+        touches = self._touched(busy, self.cluster.size, operators, codecs) or touched
         wiring = self._wiring(kinds, max(busy, default=0)) if self.cluster.size > 1 else Wiring()
         self.tell("timing some operators again")
         late = self._slowdowns(lonely, 1, steps, lone)
         later = self._slowdowns(busy, self.cluster.size, steps, operators)
-        places = self._places.get(True, {})
-        operators, self._places[True], times = as_then(operators, places, (sooner, later))
+        lone, self._places[False], times = as_then(lone, self._places.get(False, {}), (early, late))
+        if busy:
+            operators, self._places[True], times = as_then(operators, self._places[True], (sooner, later))
         self._times, slowdowns = deque(times, maxlen=LATELY), steady(times)
-        ahead = (early[0] + late[0]) / 2 / slowdowns[0]
-        operators = {name: value * ahead for name, value in lone.items()} | operators
+        operators = {name: seconds / slowdowns[0] for name, seconds in lone.items()} | operators
         if (cores := background.cores()) > HEAVY:
             self._links = None
             _TIMED.pop(self.cluster, None)
@@ -168,21 +167,23 @@ class Rehearsal:
                 "too slow; repeat on a quiet machine"
             ]
         costs = Costs(
-            self.graph, self.group.lab.cluster, operators, **touches_of(touches), load=touch_of(touches, "load"),
-            sizes=tuple(batches), wiring=with_coding(wiring, touches),
-            hosts=self.group.lab.hosts, instruction=median(reply["instruction"] for reply in touches),
+            self.graph, self.group.lab.cluster, operators, **calls_of(touches).given,
+            alone=calls_of(touched) if touched and busy else None, sizes=tuple(batches),
+            wiring=with_coding(wiring, touches), hosts=self.group.lab.hosts,
             codecs={name: coding_of(touches, name) for name in codecs}, slowdowns=slowdowns,
             unevenness=fmean(self._unevenness), processor=processor_here(), workspaces=self.workspaces,
             at_hand=touches[0]["at_hand"],
         )  # fmt: skip
-        return with_launching(replace(costs, again=again_of(touches, costs)), self.launches, touches)
+        return with_launching(costs, self.launches, touches)
 
-    def _batches(self, plans: Sequence[Plan]) -> tuple[list[int], list[int]]:
-        """(batch sizes of plans for one device alone, those of plans for several)."""
-        programs = [s.program for plan in plans for s in lower(self.graph, plan, self.cluster)]
-        alone = {s.batch for program in programs if program.size == 1 for s in program.segments}
-        busy = {s.batch for program in programs if program.size > 1 for s in program.segments}
-        return sorted(alone - busy), sorted(busy)
+    def _touched(
+        self, batches: Sequence[int], ranks: int, operators: Mapping[str, Seconds], codecs: Mapping[str, int]
+    ) -> list[dict[str, Any]]:
+        """Replies of the first `ranks` ranks with what passes over tensors take between steps of so many samples."""
+        if not batches:
+            return []
+        age = seconds_alone(self.graph, self.cluster, operators, min(batches))
+        return self._ask("touches", 120.0, count=max(batches), codecs=dict(codecs), age=age, ranks=ranks)[:ranks]
 
     def as_now(self, costs: Costs, plans: Sequence[Plan]) -> Costs:
         """Costs that `probe` measured for these plans, as the host is now: now and then some operators are timed
@@ -191,7 +192,7 @@ class Rehearsal:
         if self.graph.rung == "opaque":
             return costs
         if time.monotonic() >= self._due:
-            lonely, busy = self._batches(plans)
+            lonely, busy = batches_by_company(self.graph, self.cluster, plans)
             ranks, steps = self.cluster.size if busy else 1, ["", *precisions_of(plans)]
             slowdowns = self._slowdowns(busy or lonely, ranks, steps, costs.operators, GLANCE)
             self._times.append(slowdowns)

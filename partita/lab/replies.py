@@ -7,7 +7,6 @@ from dataclasses import replace
 from statistics import median
 from typing import Any, Final
 
-from partita.cost.costs import Costs
 from partita.cost.touch import Calls, Touch
 from partita.cost.wiring import Wiring
 from partita.cost.workspaces import Workspaces
@@ -25,9 +24,16 @@ def touches_of(replies: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return {name: touch_of(replies, name) for name in TOUCHES}
 
 
-def again_of(replies: Sequence[Mapping[str, Any]], usual: Costs) -> Calls | None:
-    """What instructions take right behind short ones, of each part the median over ranks and no more than the `usual`
-    costs; None where it was not timed. What a cache does not hold takes what it usually takes."""
+def calls_of(replies: Sequence[Mapping[str, Any]]) -> Calls:
+    """What instructions and passes take, of each part the median over ranks."""
+    instruction = median(reply["instruction"] for reply in replies)
+    usual = Calls(instruction, **touches_of(replies), load=touch_of(replies, "load"))
+    return replace(usual, again=_again_of(replies, usual))
+
+
+def _again_of(replies: Sequence[Mapping[str, Any]], usual: Calls) -> Calls | None:
+    """What instructions take right behind short ones, of each part the median over ranks and no more than they do
+    `usual`ly; None where it was not timed. What a cache does not hold takes what it usually takes."""
 
     def again(name: str, usual: Touch) -> Touch:
         found = touch_of([reply["again"] for reply in replies], name).least(usual)
@@ -36,9 +42,10 @@ def again_of(replies: Sequence[Mapping[str, Any]], usual: Costs) -> Calls | None
     if not replies[0]["again"]:
         return None
     assert usual.update_unpacked
+    copy, following = again("copy", usual.copy), median(reply["following"] for reply in replies)
     return Calls(
-        min(median(reply["following"] for reply in replies), usual.instruction), again("copy", usual.copy),
-        again("add", usual.add), again("update", usual.update), again("update_unpacked", usual.update_unpacked),
+        min(following, usual.instruction), copy, again("add", usual.add), again("update", usual.update),
+        again("update_unpacked", usual.update_unpacked), warm=copy,
     )  # fmt: skip
 
 

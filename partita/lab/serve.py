@@ -117,6 +117,8 @@ class Service:
     def touches(self, request: Request, tell: Tell) -> dict[str, Any]:
         """Micro-benchmarks of copies, updates and loading."""
         assert self.session is not None
+        if self.rank >= request["ranks"]:
+            return {}
         task, graph, device = self.session.task, self.session.graph, self.session.device
         return probe.rank_touches(task, graph, request["count"], request["codecs"], device, request["age"])
 

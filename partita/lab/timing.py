@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import cache, partial
 from statistics import median
@@ -24,8 +25,9 @@ from partita.units import Seconds
 Run: TypeAlias = tuple[Callable[[], Any], Bench]  # a call, and how it is timed
 LEAST: Final[Seconds] = 0.006
 TURNS: Final = (9, 17)
+FEWEST: Final = 5  # the same of turns that take long
 COLD_SECONDS: Final[Seconds] = 0.1  # of runs, after which no more are made than must be
-AGEING: Final[Seconds] = 1.0  # the same of turns, rests and all
+AGEING: Final[Seconds] = 2.0  # the same of turns of all kin, rests and all
 AHEAD: Final[Seconds] = 1e-3  # of computing before each message, collective and instruction
 
 
@@ -67,33 +69,46 @@ def seconds_behind(run: Callable[[], Any], bench: Bench, *, again: bool = False)
     return time.thread_time() - before
 
 
-def aged_seconds(runs: Sequence[Run], age: Seconds) -> list[Seconds]:
-    """`cold_seconds` of each run, so many seconds at least after it was made last: others take turns with it, as they
-    do in a step, and where they take less there is a rest. On a busy machine neighbours of this one have taken its
-    place in the caches by then, the longer ago the more.
+def aged_seconds(runs: Sequence[Run], kin: Sequence[str], age: Seconds) -> list[Seconds]:
+    """`cold_seconds` of each run, so many seconds at least after it was made last, or another one of its kin, which has
+    the same code: others take turns with it, as they do in a step, and where they take less there is a rest. On a busy
+    machine neighbours of this one have taken its place in the caches by then, the longer ago the more.
 
         a | b | c | rest | a | b | c | rest |          for `age` seconds nobody touches what `a` touches
     """
     if any(bench.each for _, bench in runs):
         return [cold_seconds(run, bench) for run, bench in runs]
-    found, turn = list[Seconds](), list[Run]()
-    until = time.perf_counter() + age
-    for at, (run, bench) in enumerate(runs, 1):
-        disturb(bench)
-        run()
-        turn.append((run, bench))
-        if time.perf_counter() >= until or at == len(runs):
-            found += _in_turns(turn, age)
-            turn, until = [], time.perf_counter() + age
-    return found
+    found = dict[int, Seconds]()
+    for row in (rows := _rows(kin)):
+        turn, until = list[int](), time.perf_counter() + age
+        for at in row:
+            run, bench = runs[at]
+            disturb(bench)
+            run()
+            turn.append(at)
+            if time.perf_counter() >= until or at == row[-1]:
+                found |= zip(turn, _in_turns([runs[each] for each in turn], age, AGEING / len(rows)), strict=True)
+                turn, until = [], time.perf_counter() + age
+    return [found[at] for at in range(len(runs))]
 
 
-def _in_turns(runs: Sequence[Run], age: Seconds) -> list[Seconds]:
-    """The median core-seconds of each run over 9 to 17 turns, fewer if they take long, which begin so many seconds
-    after one another at least."""
+def _rows(kin: Sequence[str]) -> list[list[int]]:
+    """Places of a list in as few rows as have no two of the same kin."""
+    rows, met = list[list[int]](), Counter[str]()
+    for at, name in enumerate(kin):
+        if met[name] == len(rows):
+            rows.append([])
+        rows[met[name]].append(at)
+        met[name] += 1
+    return rows
+
+
+def _in_turns(runs: Sequence[Run], age: Seconds, least: Seconds) -> list[Seconds]:
+    """The median core-seconds of each run over 5 to 17 turns, fewer if they take longer than `least`, which begin
+    `age` seconds after one another at least."""
     spent: list[list[Seconds]] = [[] for _ in runs]
     begun, turn = time.perf_counter(), 0
-    while turn < TURNS[0] or (turn < TURNS[1] and time.perf_counter() < begun + AGEING):
+    while turn < FEWEST or (turn < TURNS[1] and time.perf_counter() < begun + least):
         turn, until = turn + 1, time.perf_counter() + age
         for (run, bench), own in zip(runs, spent, strict=True):
             own.append(seconds_behind(run, bench))

@@ -9,8 +9,9 @@ place, without copies:
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -111,11 +112,7 @@ class State:
     def step(self, bucket: str, gradients: Views, program: Program, at: int = -1) -> None:
         """One step of a bucket's optimizer, with one gradient for each update unit; `at`: see `step_at_rate`."""
         given = left_out(gradients) if self.unsure else gradients
-        for unit, gradient in zip(self.units[bucket], given, strict=True):
-            unit.tensor.grad = gradient
-        step_at_rate(self.optimizer[bucket], program.update, at)
-        for unit in self.units[bucket]:
-            unit.tensor.grad = None
+        step_units(self.units[bucket], given, partial(step_at_rate, self.optimizer[bucket], program.update, at))
 
     def arrange(self, bucket: str, *, join: bool = True) -> None:
         """Let the optimizer update joined pieces where it may, or (`join` False) each by itself."""
@@ -137,6 +134,15 @@ class State:
         if (bucket, peer) not in self.inbox:
             self.inbox[bucket, peer] = self.parameter[bucket].clone()
         return self.inbox[bucket, peer]
+
+
+def step_units(units: Sequence[UpdateUnit], gradients: Sequence[torch.Tensor | None], step: Callable[[], Any]) -> None:
+    """One `step` of an optimizer, with one gradient for each of its update units."""
+    for unit, gradient in zip(units, gradients, strict=True):
+        unit.tensor.grad = gradient
+    step()
+    for unit in units:
+        unit.tensor.grad = None
 
 
 def make_state(

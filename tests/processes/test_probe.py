@@ -1,0 +1,21 @@
+"""Costs that workers measure for plans for one device and for several at once."""
+
+from __future__ import annotations
+
+from partita.recipes.catalogue import call
+from tests.processes.crews import Crews
+
+TASK = "tests/small.py:perceptron"
+
+
+def test_a_plan_for_one_device_has_passes_of_its_own(crews: Crews) -> None:
+    """What it touches is as old as its own steps, and nobody computes beside it."""
+    crew = crews(TASK, "local:2")
+    plans = [call(text, crew.graph, crew.cluster) for text in ("single", "ddp")]
+    both, one = (crew.probe(some, ()) for some in (plans, plans[:1]))
+    assert both.alone is not None
+    assert one.alone is None
+    assert both.alone.load is not None
+    assert both.among(1).update == both.alone.update
+    assert both.among(2) is both
+    assert set(both.operators) > set(one.operators)
