@@ -42,10 +42,13 @@ class Prices:
         """How a rank of the role has messages; of no rank where that does not matter."""
         if not self.costs.wiring.posted:
             return RARELY
-        own, acts = self.computing[role.name], [i.act for i in role.instructions]
-        many = max(sum(isinstance(act, Send | Receive) for act in acts), 1)
-        apart = None if own else max(self.computing.values()) / many
-        return Post(max(many / max(self.program.steps, 1), 1.0), apart)
+        moved = [i for i in role.instructions if isinstance(i.act, Send | Receive)]
+        many, moments = (
+            max(len(moved), 1),
+            max(len({i.after for i in moved}), 1),
+        )  # what one thing releases goes at once
+        apart = None if self.computing[role.name] else max(self.computing.values()) / many
+        return Post(max(moments / max(self.program.steps, 1), 1.0), many / moments, apart)
 
     @cached_property
     def computing(self) -> dict[str, Seconds]:

@@ -68,10 +68,11 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class Post:
-    """How a rank has messages: so `many` in a step, or, if it computes nothing, so far `apart`: core-seconds that those
-    which it serves compute for each of its messages."""
+    """How a rank has messages: at so `many` moments of a step, so many `together` at each; or, if it computes nothing,
+    so far `apart`: core-seconds that those which it serves compute for each of its messages."""
 
     many: float = 1.0
+    together: float = 1.0
     apart: Seconds | None = None
 
 
@@ -82,24 +83,25 @@ RARELY: Final = Post()
 class Wiring:
     """The costs of a transport.
 
-    `start` is core-seconds for each call, `starts` those by how many messages a rank has in a step (none: the
-    same), `serving` those of one that computes nothing by how far apart they are (with `starts` only), `waking` by
-    size what one takes more at either end (none: nothing), `sent`, `received` and `reduced` core-seconds for each
-    byte; `message` is the latency of a message between lanes, `value` that of one from computing to computing,
-    which wakes no lane, and `value_start` core-seconds of its calls (None: the same), `hops` by size that of each
-    of a chain of messages (none: the same) and `hop_start` core-seconds of its calls at either end (None: the
-    same); `curves` has the costs of collectives, and `row` that of an all-reduce right behind another, where those
-    of `curves` have `rested` core-seconds of computing between them (none: the same); `efficiency` is the fraction
-    of a link's bandwidth that payload gets, `inside` that of links within a machine (None: the same). `overlap`
-    has, by ascending size, the factor by which a collective takes longer while its ranks compute (none: it does
-    not), `gather_overlap` that of a gather or scatter (none: the same), `message_overlap` that of a message,
-    `hop_overlap` that of a hop; `disturbance` core-seconds that both take longer for each byte that a rank sends or
-    receives beside computing, `coding` for each core-second in which another lane codes; `cooling` by seconds for which
-    a rank computes nothing core-seconds that it takes more after that (none: nothing); `congestion` the factor by which
-    messages take more of the ports of a rank that hears from several others while it speaks to them, such as a
-    server's: their queues overflow; `crowding` the same between two such ranks, by the number of others with which each
-    has messages at once (none: as `congestion`). `queue` has, by size of messages, how many bytes of those that one
-    rank sends to several at once leave in the order in which they were posted, before the others share.
+    `start` is core-seconds for each call, `starts` those by how many times in a step a rank posts messages (none: the
+    same) and `joint` how many times as long they take by how many it posts at once (none: as long), `serving` those of
+    one that computes nothing by how far apart they are (with `starts` only), `waking` by size what one takes more at
+    either end (none: nothing), `sent`, `received` and `reduced` core-seconds for each byte; `message` is the latency of
+    a message between lanes, `value` that of one from computing to computing, which wakes no lane, and `value_start`
+    core-seconds of its calls (None: the same), `hops` by size that of each of a chain of messages (none: the same) and
+    `hop_start` core-seconds of its calls at either end (None: the same); `curves` has the costs of collectives, and
+    `row` that of an all-reduce right behind another, where those of `curves` have `rested` core-seconds of computing
+    between them (none: the same); `efficiency` is the fraction of a link's bandwidth that payload gets, `inside` that
+    of links within a machine (None: the same). `overlap` has, by ascending size, the factor by which a collective takes
+    longer while its ranks compute (none: it does not), `gather_overlap` that of a gather or scatter (none: the same),
+    `message_overlap` that of a message, `hop_overlap` that of a hop; `disturbance` core-seconds that both take longer
+    for each byte that a rank sends or receives beside computing, `coding` for each core-second in which another lane
+    codes; `cooling` by seconds for which a rank computes nothing core-seconds that it takes more after that (none:
+    nothing); `congestion` the factor by which messages take more of the ports of a rank that hears from several others
+    while it speaks to them, such as a server's: their queues overflow; `crowding` the same between two such ranks, by
+    the number of others with which each has messages at once (none: as `congestion`). `queue` has, by size of messages,
+    how many bytes of those that one rank sends to several at once leave in the order in which they were posted, before
+    the others share.
     """
 
     start: Seconds = 100e-6
@@ -124,6 +126,7 @@ class Wiring:
     gather_overlap: tuple[tuple[Bytes, float], ...] = ()
     hop_start: Seconds | None = None
     starts: tuple[tuple[float, Seconds], ...] = ()
+    joint: tuple[tuple[float, float], ...] = ()
     serving: tuple[tuple[float, Seconds], ...] = ()
     waking: tuple[tuple[float, Seconds], ...] = ()
     row: Curve = ()
@@ -148,9 +151,11 @@ class Wiring:
 
     def starting(self, size: Bytes, post: Post = RARELY, *, value: bool = False) -> Seconds:
         """Core-seconds of the call of a message of `size` bytes, of values from stage to stage or of anything else:
-        linear in the logarithms of the size and of how many they are, or how far apart."""
+        linear in the logarithms of the size, of when and how many are posted, or of how far apart they are."""
         rows, at = (self.starts, post.many) if post.apart is None else (self.serving, post.apart)
         start = float(_between(rows, np.array([at], np.float64))[0]) if rows else self.start
+        if self.joint and post.apart is None:
+            start *= float(_between(self.joint, np.array([post.together], np.float64))[0])
         if value:  # who waits for it is awake
             return start if self.value_start is None else min(start, self.value_start)
         return start + (float(_between(self.waking, np.array([size], np.float64))[0]) if self.waking else 0.0)

@@ -130,14 +130,15 @@ def _starts(replies: list[dict[str, Any]], each: Seconds) -> dict[str, Any]:
         timed = [zip(*(one[kind] for one in spell if one[kind]), strict=True) for spell in spells]
         return _quicker([_middle(ranks) for ranks in spell] for spell in timed)
 
-    *busy, (_, size, whole) = rows("busy")
-    waking = max(whole - busy[0][2] - each * size, 0.0)
-    starts = tuple((busy[k][0], max(seconds for *_, seconds in busy[k:])) for k in range(len(busy)))
+    (_, _, rare), (many, _, often), (together, _, joint), (_, size, whole) = rows("busy")
+    waking = max(whole - rare - each * size, 0.0)
+    often, rare = max(often, joint), max(rare, often, joint)
     ((apart, _, start),) = rows("serving")
-    serving = (apart, min(start, starts[-1][1])), (max(RARE, 2 * apart), starts[0][1])
-    start = median(seconds for _, seconds in starts)
-    edge = min(SMALL, size // 2)
-    return {"start": start, "starts": starts, "serving": serving, "waking": ((edge, 0.0), (size, waking))}
+    return {
+        "start": often, "starts": ((1, rare), (many, often)), "joint": ((1, 1.0), (together / many, joint / often)),
+        "serving": ((apart, min(start, joint)), (max(RARE, 2 * apart), rare)),
+        "waking": ((min(SMALL, size // 2), 0.0), (size, waking)),
+    }  # fmt: skip
 
 
 def _middle(rows: Sequence[tuple[float, Bytes, Seconds]]) -> tuple[float, Bytes, Seconds]:
