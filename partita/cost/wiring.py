@@ -153,12 +153,12 @@ class Wiring:
         """Core-seconds of the call of a message of `size` bytes, of values from stage to stage or of anything else:
         linear in the logarithms of the size, of when and how many are posted, or of how far apart they are."""
         rows, at = (self.starts, post.many) if post.apart is None else (self.serving, post.apart)
-        start = float(_between(rows, np.array([at], np.float64))[0]) if rows else self.start
-        if self.joint and post.apart is None:
-            start *= float(_between(self.joint, np.array([post.together], np.float64))[0])
+        start = _at(rows, at) if rows else self.start
+        if self.joint and post.apart is None:  # no more is saved than where messages follow each other quickly
+            start = max(start * _at(self.joint, post.together), self.starts[-1][1])
         if value:  # who waits for it is awake
             return start if self.value_start is None else min(start, self.value_start)
-        return start + (float(_between(self.waking, np.array([size], np.float64))[0]) if self.waking else 0.0)
+        return start + (_at(self.waking, size) if self.waking else 0.0)
 
     @property
     def hopping_start(self) -> Seconds:
@@ -270,6 +270,10 @@ def _between(rows: Sequence[tuple[float, float]], sizes: Reals) -> Reals:
     known, values = np.array(rows, np.float64).T
     found: Reals = np.interp(np.log(np.maximum(sizes, 1e-9)), np.log(known), values)
     return found
+
+
+def _at(rows: Sequence[tuple[float, float]], size: float) -> float:
+    return float(_between(rows, np.array([size], np.float64))[0])
 
 
 def _of_curve(curve: Curve, sizes: Reals) -> tuple[Reals, Reals]:

@@ -105,7 +105,7 @@ def test_what_one_thing_releases_is_posted_at_once() -> None:
     graph, machines = two_layers(), whole_cores(4, 1e8)
     program = program_by("d_psgd", graph, machines)
     costs = priced(graph, machines, sorted({s.batch for s in program.segments}))
-    wiring = replace(costs.wiring, starts=((1.0, 1e-4), (8.0, 1e-4)), joint=((1.0, 1.0), (3.0, 0.5)))
+    wiring = replace(costs.wiring, starts=((1.0, 1e-4), (8.0, 1e-4), (24.0, 5e-5)), joint=((1.0, 1.0), (3.0, 0.5)))
     prices = Prices(replace(costs, wiring=wiring), program)
     assert {prices.post(role) for role in program.roles} == {Post(2.0, 2.0)}
     assert wiring.starting(4, Post(2.0, 2.0)) < 0.8 * wiring.starting(4, Post(4.0, 1.0))

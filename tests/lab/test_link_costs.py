@@ -79,7 +79,7 @@ def test_the_laws_are_found_again(congestion: float) -> None:
     assert found.rested == AHEAD
     assert (found.start, found.message) == pytest.approx((START, 7e-4), rel=0.01)
     starts = [found.starting(4, Post(*n)) for n in ((1, 1), (8, 1), (24, 1), (8, 3), (8, 9), (1, 3))]
-    assert starts == pytest.approx([2 * START, START, START, START / 2, START / 2, START])
+    assert starts == pytest.approx([2 * START, START, START / 2, START / 2, START / 2, START])
     serving = [found.starting(4, Post(apart=apart)) for apart in (RARE, APART, 0.0)]
     assert serving == pytest.approx([2 * START, START / 4, START / 4])
     waking = [found.starting(size, Post(8)) - START for size in (2**10, 2**14, 2**16, 2**18, 2**22)]
