@@ -135,9 +135,9 @@ def _starts(replies: list[dict[str, Any]], each: Seconds) -> dict[str, Any]:
     often, rare = max(often, joint), max(rare, often, joint)
     ((apart, _, start),) = rows("serving")
     return {
-        "start": often, "starts": ((1, rare), (many, often), (together, joint)), "joint": ((1, 1.0), (together / many, joint / often)),
+        "starts": ((1, rare), (many, often), (together, joint)), "joint": ((1, 1.0), (together / many, joint / often)),
         "serving": ((apart, min(start, joint)), (max(RARE, 2 * apart), rare)),
-        "waking": ((min(SMALL, size // 2), 0.0), (size, waking)),
+        "start": often, "waking": ((min(SMALL, size // 2), 0.0), (size, waking)),
     }  # fmt: skip
 
 
