@@ -27,7 +27,7 @@ LEAST: Final[Seconds] = 0.006
 TURNS: Final = (9, 17)
 FEWEST: Final = 5  # the same of turns that take long
 COLD_SECONDS: Final[Seconds] = 0.1  # of runs, after which no more are made than must be
-AGEING: Final[Seconds] = 2.0  # the same of turns of all kin, rests and all
+AGEING: Final[Seconds] = 1.0  # the same of turns of all kin, rests and all
 AHEAD: Final[Seconds] = 1e-3  # of computing before each message, collective and instruction
 
 
