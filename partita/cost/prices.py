@@ -43,10 +43,8 @@ class Prices:
         if not self.costs.wiring.posted:
             return RARELY
         moved = [i for i in role.instructions if isinstance(i.act, Send | Receive)]
-        many, moments = (
-            max(len(moved), 1),
-            max(len({i.after for i in moved}), 1),
-        )  # what one thing releases goes at once
+        many = max(len(moved), 1)
+        moments = max(len({i.after for i in moved}), 1)  # what one thing releases is posted at once
         apart = None if self.computing[role.name] else max(self.computing.values()) / many
         return Post(max(moments / max(self.program.steps, 1), 1.0), many / moments, apart)
 

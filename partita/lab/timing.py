@@ -25,7 +25,7 @@ from partita.units import Seconds
 Run: TypeAlias = tuple[Callable[[], Any], Bench]  # a call, and how it is timed
 LEAST: Final[Seconds] = 0.006
 TURNS: Final = (9, 17)
-FEWEST: Final = 5  # the same of turns that take long
+FEWEST: Final = 5  # turns, where each takes long
 COLD_SECONDS: Final[Seconds] = 0.1  # of runs, after which no more are made than must be
 AGEING: Final[Seconds] = 1.0  # the same of turns of all kin, rests and all
 AHEAD: Final[Seconds] = 1e-3  # of computing before each message, collective and instruction
