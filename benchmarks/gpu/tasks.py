@@ -18,7 +18,7 @@ from partita.tracing.prepare import read_batch
 
 @dataclass(frozen=True)
 class Held:
-    """`count` samples of which the first ones of `batch` are read, whichever are asked for."""
+    """`count` samples of which the first ones of `batch` are read, whichever are asked for; over again for more."""
 
     count: int
     batch: Any
@@ -30,7 +30,12 @@ class Held:
         return tree_map(lambda leaf: leaf[position % len(leaf)], self.batch)
 
     def collated(self, positions: Sequence[int]) -> Any:
-        return tree_map(lambda leaf: leaf[: len(positions)], self.batch)
+        count = len(positions)
+
+        def first(leaf: torch.Tensor) -> torch.Tensor:
+            return leaf[:count] if count <= len(leaf) else leaf[torch.arange(count) % len(leaf)]
+
+        return tree_map(first, self.batch)
 
 
 def held(name: str, batch: int = 0) -> Task:

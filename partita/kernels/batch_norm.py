@@ -34,7 +34,7 @@ def forward(
             x, weight, bias, mean, variance, training, momentum, epsilon
         )
         return found
-    mean, variance = mean.clone(), variance.clone()
+    mean, variance = torch.stack((mean, variance))  # copies, by one launch
     out, own, deviation, _ = aten.cudnn_batch_norm(x, weight, bias, mean, variance, training, momentum, epsilon)
     return out, own, deviation, mean, variance
 

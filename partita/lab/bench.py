@@ -36,7 +36,7 @@ class Bench:
     operators (`stretch`) are timed behind one another; inputs of one by itself take turns so that none is in a cache,
     `ring` bytes of them, `held` bytes for all calls together. Before a call that is timed by itself, what is `ahead` of
     it in a step is carried out, or else `between` bytes are passed over; so they are before a stretch. Behind that the
-    thread has a `rest` of so many seconds."""
+    thread has a `rest` of so many seconds. Passes are over a model's own tensors, `most` elements of them together."""
 
     device: str = CPU
     each: Callable[[Calls], list[Seconds]] | None = None
@@ -46,6 +46,7 @@ class Bench:
     between: Bytes = 2**24
     rest: Seconds = 0.0
     ahead: Callable[[], Any] | None = None
+    most: int = 2**23
 
 
 HOST: Final = Bench()
@@ -56,7 +57,7 @@ def benches_of(device: str) -> tuple[Bench, ...]:
     if device == CPU:
         return (HOST,)
     timer = AcceleratorTimer(device)
-    own = Bench(device, timer.each, stretch=1, ring=2**28, held=2**33, between=2**27)
+    own = Bench(device, timer.each, stretch=1, ring=2**28, held=2**33, between=2**27, most=2**26)
     return own, replace(own, each=timer.launches, ring=2**24, held=HOST.held)
 
 
@@ -74,13 +75,20 @@ class AcceleratorTimer:
         return [max(gap - self.gap, 0.0) for part in parts for gap in part]
 
     def launches(self, calls: Calls) -> list[Seconds]:
-        """Core-seconds of this thread for launching each call, with an empty queue before it."""
+        """Core-seconds of this thread for launching each call: behind others, as in a step, or with an empty queue
+        before it, where one that waits for the card does not wait for these."""
+        return [min(both) for both in zip(self._launched(calls, CHUNK), self._launched(calls, 1), strict=True)]
+
+    def _launched(self, calls: Calls, row: int) -> list[Seconds]:
+        """The same where so many follow one another."""
         found = []
-        for call in calls:
-            torch.cuda.synchronize(self.device)
+        for at, call in enumerate(calls):
+            if at % row == 0:
+                torch.cuda.synchronize(self.device)
             before = time.thread_time()
             call()
             found.append(time.thread_time() - before)
+        torch.cuda.synchronize(self.device)
         return found
 
     def _chunk(self, calls: Calls) -> list[Seconds]:

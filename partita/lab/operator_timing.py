@@ -85,10 +85,10 @@ def seconds_in_turn(
 ) -> Timed:
     """What the operators of stretches take: the mean over passes, which take about `total` seconds together, without
     the slowest and fastest tenths."""
-    found, passes, done = Timed(), list[float](), 0
+    found, passes, done, size = Timed(), list[float](), 0, sum(map(len, stretches))
     with without_denormals():
         for held in _batches(stretches, bench):
-            spent, whole = _run(held, bench, total)
+            spent, whole = _run(held, bench, total * sum(len(made.codes) for made in held) / size)
             for made, seconds in zip(held, spent, strict=True):
                 found.note(made, seconds)
                 done += len(seconds)

@@ -42,7 +42,7 @@ AHEAD: Final[tuple[Bytes, ...]] = (2**22, 2**25)  # that operators make ahead of
 WARM: Final = ("warm", "check")  # passes over what was touched a moment ago
 REST: Final[Seconds] = 1e-3  # in which a rank waits for others, which use its caches
 OLDEST: Final[Seconds] = 0.5  # since a pass was made last: what is older is hardly colder
-LARGEST: Final = (2**16, 2**23)  # elements of a model's own tensors together, at least and at most
+FEWEST: Final = 2**16  # elements of a model's own tensors together
 NEVER: Final[Seconds] = 1e-9  # a card does not know of instructions
 
 
@@ -79,10 +79,10 @@ def parts_of(spent: Iterable[Seconds], lengths: Sequence[int]) -> tuple[Seconds,
     return tensor, max(whole - call - tensor * len(lengths), 0.0) / sum(lengths), call
 
 
-def lengths_of(graph: Graph) -> list[int]:
-    """The elements of a model's own tensors; of a small or very large model in proportion."""
+def lengths_of(graph: Graph, most: int = HOST.most) -> list[int]:
+    """The elements of a model's own tensors; of a small or very large model in proportion, `most` together."""
     own = [p.tensor.elements() for p in graph.parameters] or [1]
-    factor = min(max(sum(own), LARGEST[0]), LARGEST[1]) / sum(own)
+    factor = min(max(sum(own), FEWEST), most) / sum(own)
     return [max(round(factor * elements), 1) for elements in own]
 
 
@@ -248,7 +248,7 @@ def rank_touches(
     launching all that."""
     torch.manual_seed(0)
     bench, *launching = benches_of(device)
-    lengths = lengths_of(graph)
+    lengths = lengths_of(graph, bench.most)
     with torch.no_grad(), without_denormals():
         near, far = (behind_step(bench, graph, count, least) for least in AHEAD)
         loads, at_hand = load_runs(task, graph, count, near), Feed(task, 0).at_hand
@@ -266,4 +266,5 @@ def rank_touches(
             found |= {"load": bringing_seconds(task, count, bench), "instruction": NEVER}
         again = {} if launching else touches(task, [NEAR // 2], near, again=True)
         forget()
-        return found | {"launching": beside, "again": again, "following": following_seconds()}
+        following = NEVER if launching else following_seconds()
+        return found | {"launching": beside, "again": again, "following": following}

@@ -53,7 +53,7 @@ from partita.runtime.owned import allocate, release
 from partita.runtime.rank import Rank
 from partita.runtime.segment import Environment, key
 from partita.runtime.serving import apply, mark, snapshot
-from partita.runtime.settling import gather, settle
+from partita.runtime.settling import change, settle
 from partita.runtime.state import rows, shaped
 from partita.runtime.streams import by_streams
 from partita.runtime.tolerant_sum import tolerant_sum
@@ -104,14 +104,7 @@ def compute(rank: Rank, act: Compute, name: str, round: int) -> None:
         rank.code[act.segment](environment, rank.state.leaves)
     segment = rank.program.segment[act.segment]
     graph = rank.graph_of(segment.stage)
-    for buffer, ref in graph.mutations:
-        if key(ref) in environment and segment.start <= graph.index[ref.name] < segment.stop:
-            if buffer in rank.program.deferred:
-                gather(rank, buffer, environment[key(ref)], segment)
-            else:
-                rank.state.leaves[buffer].copy_(environment[key(ref)])
-            if graph.last_reader.get(ref, 0) < segment.stop:
-                del environment[key(ref)]
+    change(rank, graph, environment, segment)
     if segment.start < graph.forward_length <= segment.stop:
         forwarded(rank, graph, environment, rank.step(round, act.step), segment)
         seed = TANGENT if segment.stage < 0 else f"{TANGENT}>{segment.stage}"

@@ -1,4 +1,5 @@
-"""Deferred batch normalisation: statistics are gathered from all microbatches of a minibatch, and applied once.
+"""What a step makes of buffers. Deferred batch normalisation: statistics are gathered from all microbatches of a
+minibatch, and applied once.
 
 The running statistics after a microbatch give its own mean and variance. Those of all samples together follow, with N
 the number of values of a channel and the variance unbiased as in torch:
@@ -10,10 +11,31 @@ from __future__ import annotations
 
 import torch
 
+from partita.graph.graph import Graph
 from partita.graph.statistics import Statistic, statistics_of
 from partita.program.instruction import Settle
 from partita.program.program import Segment
 from partita.runtime.rank import Rank
+from partita.runtime.segment import Environment, key
+
+
+def change(rank: Rank, graph: Graph, environment: Environment, segment: Segment) -> None:
+    """Write what a segment made of buffers into them, all of one dtype by one call, or gather it if they are
+    deferred."""
+    written: dict[torch.dtype, tuple[list[torch.Tensor], list[torch.Tensor]]] = {}
+    for buffer, ref in graph.mutations:
+        if key(ref) in environment and segment.start <= graph.index[ref.name] < segment.stop:
+            new = environment[key(ref)]
+            if buffer in rank.program.deferred:
+                gather(rank, buffer, new, segment)
+            else:
+                old = rank.state.leaves[buffer]
+                for both, one in zip(written.setdefault(old.dtype, ([], [])), (old, new), strict=True):
+                    both.append(one)
+            if graph.last_reader.get(ref, 0) < segment.stop:
+                del environment[key(ref)]
+    for buffers, values in written.values():
+        torch._foreach_copy_(buffers, values)
 
 
 def gather(rank: Rank, buffer: str, new: torch.Tensor, segment: Segment) -> None:

@@ -19,10 +19,9 @@ from partita.wire.codec import SPECS, message_dtype, room, settings_of
 from partita.wire.lowrank import factor_counts
 
 CARD = "cuda:0"
-EFFICIENT = 2  # what torch calls it (SDPBackend)
 
 
-@pytest.mark.parametrize("choice", [attention.FLASH, EFFICIENT])
+@pytest.mark.parametrize("choice", [attention.FLASH, attention.EFFICIENT, attention.CUDNN])
 @pytest.mark.parametrize("masked", [False, True])
 def test_attention_on_a_card_has_the_shapes_of_the_captured_one(
     choice: int, masked: bool, monkeypatch: pytest.MonkeyPatch
@@ -39,7 +38,14 @@ def test_attention_on_a_card_has_the_shapes_of_the_captured_one(
 
 @pytest.mark.parametrize(
     ("choice", "masked", "width"),
-    [(attention.FLASH, False, 16), (attention.FLASH, False, 20), (EFFICIENT, False, 16), (EFFICIENT, True, 16)],
+    [
+        (attention.FLASH, False, 16),
+        (attention.FLASH, False, 20),
+        (attention.EFFICIENT, False, 16),
+        (attention.EFFICIENT, True, 16),
+        (attention.CUDNN, False, 16),
+        (attention.CUDNN, True, 16),
+    ],
 )
 def test_attention_that_drops_weights_on_a_card_has_the_shapes_of_the_captured_one(
     choice: int, masked: bool, width: int, monkeypatch: pytest.MonkeyPatch

@@ -91,6 +91,25 @@ def test_launching_is_of_the_host_alone(stream: Stream) -> None:
     assert all(0.0 <= seconds < 0.1 for seconds in found)
 
 
+def test_launching_is_timed_behind_other_launches_and_behind_nothing(
+    stream: Stream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A call takes 5 right behind a wait for the card and 2 behind another one; `waiting` waits for all before it."""
+    clock, queued = [0.0], [0]
+
+    def call() -> None:
+        clock[0] += 2.0 if queued[0] else 5.0
+        queued[0] += 1
+
+    def waiting() -> None:
+        clock[0] += 1.0 + 10.0 * queued[0]
+
+    monkeypatch.setattr("time.thread_time", lambda: clock[0])
+    card = AcceleratorTimer("cuda:0")
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda device: queued.__setitem__(0, 0))
+    assert card.launches([call, call, waiting, call]) == [5.0, 2.0, 1.0, 2.0]
+
+
 def test_a_processor_has_one_bench_and_a_card_two(stream: Stream) -> None:
     assert benches_of("cpu") == (HOST,)
     own, launching = benches_of("cuda:0")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
+from dataclasses import replace
 
 import pytest
 import torch
@@ -12,7 +13,8 @@ from hypothesis import strategies as st
 from partita.cost.prices import FIRST
 from partita.graph.batch import substitute
 from partita.graph.signature import signature
-from partita.lab import stretches
+from partita.lab import operator_timing, stretches
+from partita.lab.bench import HOST, Bench
 from partita.lab.operator_timing import LEAST, Timed, seconds_in_turn
 from partita.lab.stretches import COMMON, Made, Stretch, comparable, make, share_of, shared_of, stretches_of
 from tests.small import layers, two_layers
@@ -100,6 +102,20 @@ def test_all_kinds_are_timed(length: int) -> None:
         found = seconds_in_turn(stretches_of([graph], length), lambda n: None, total=0.01)
     assert all(found.operators[signature(operator, graph)] >= LEAST for operator in graph.operators)
     assert bool([name for name in found.operators if name.endswith(FIRST)]) == (length > 1)
+
+
+def test_what_does_not_fit_into_memory_together_shares_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A model of many large operators took six times as long to probe as it was given."""
+    given = list[float]()
+
+    def noted(held: list[Made], bench: Bench, total: float) -> tuple[list[list[float]], list[float]]:
+        given.append(total)
+        return [[1.0] * len(made.codes) for made in held], [1.0]
+
+    monkeypatch.setattr(operator_timing, "_run", noted)
+    seconds_in_turn(stretches_of([GRAPH], 4), lambda n: None, replace(HOST, held=1), total=0.5)
+    assert len(given) > 2
+    assert sum(given) == pytest.approx(0.5)
 
 
 def test_values_flow_from_operator_to_operator() -> None:
