@@ -241,11 +241,11 @@ def behind_step(bench: Bench, graph: Graph, batch: int, least: Bytes) -> Bench:
 
 def rank_touches(
     task: Task, graph: Graph, count: int, codecs: Mapping[str, int] | None = None, device: str = CPU,
-    age: Seconds = 0.0,
+    age: Seconds = 0.0, passes: bool = False,
 ) -> dict[str, Any]:  # fmt: skip
     """Costs of passing through the tensors of a task's model, and of loading `count` samples, `age` seconds after that
-    was done last; of an instruction, and of `codecs`, which encode so many elements at once; and on a card those of
-    launching all that."""
+    was done last; of an instruction, and of `codecs`, which encode so many elements at once, unless `passes` and loads
+    are all that is asked for; and on a card those of launching all that."""
     torch.manual_seed(0)
     bench, *launching = benches_of(device)
     lengths = lengths_of(graph, bench.most)
@@ -256,8 +256,13 @@ def rank_touches(
         beside_it = None if at_hand or bench.each else loads[1][0]
         found: dict[str, Any] = {
             **passed, **touches(task, lengths, near, names=WARM),
-            "load": load_seconds(few, many, count, beside_it), "instruction": instruction_seconds(),
-            "codecs": codec_seconds(codecs or {}), "at_hand": at_hand,
+            "load": load_seconds(few, many, count, beside_it), "at_hand": at_hand,
+        }  # fmt: skip
+        if passes and not launching:
+            forget()
+            return found
+        found |= {
+            "instruction": instruction_seconds(), "codecs": codec_seconds(codecs or {}),
             "coding": coding_disturbance() if codecs and device == CPU else 0.0,
         }  # fmt: skip
         host = {name: found[name] for name in ("load", "instruction")}

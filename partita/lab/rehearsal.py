@@ -147,8 +147,9 @@ class Rehearsal:
         operators, sooner = self._operators(busy, self.cluster.size, steps)
         self.tell("timing copies, updates and links")
         codecs = coded_elements(self.graph, plans, self.cluster)
-        touched = self._touched(lonely, 1, lone, {} if busy else codecs)
-        touches = self._touched(busy, self.cluster.size, operators, codecs) or touched
+        touches = self._touched(busy, self.cluster.size, operators, codecs=codecs, passes=False)
+        touched = self._touched(lonely, 1, lone, codecs={} if busy else codecs, passes=bool(busy))
+        touches = touches or touched
         wiring = self._wiring(kinds, max(busy, default=0)) if self.cluster.size > 1 else Wiring()
         self.tell("timing some operators again")
         late = self._slowdowns(lonely, 1, steps, lone)
@@ -168,7 +169,7 @@ class Rehearsal:
             ]
         costs = Costs(
             self.graph, self.group.lab.cluster, operators, **calls_of(touches).given,
-            alone=calls_of(touched) if touched and busy else None, sizes=tuple(batches),
+            alone=calls_of([{**touches[0], **touched[0]}]) if touched and busy else None, sizes=tuple(batches),
             wiring=with_coding(wiring, touches), hosts=self.group.lab.hosts,
             codecs={name: coding_of(touches, name) for name in codecs}, slowdowns=slowdowns,
             unevenness=fmean(self._unevenness), processor=processor_here(), workspaces=self.workspaces,
@@ -177,13 +178,11 @@ class Rehearsal:
         return with_launching(costs, self.launches, touches)
 
     def _touched(
-        self, batches: Sequence[int], ranks: int, operators: Mapping[str, Seconds], codecs: Mapping[str, int]
+        self, batches: Sequence[int], ranks: int, operators: Mapping[str, Seconds], **what: Any
     ) -> list[dict[str, Any]]:
-        """Replies of the first `ranks` ranks with what passes over tensors take between steps of so many samples."""
-        if not batches:
-            return []
-        age = seconds_alone(self.graph, self.cluster, operators, min(batches))
-        return self._ask("touches", 120.0, count=max(batches), codecs=dict(codecs), age=age, ranks=ranks)[:ranks]
+        """Replies of the first `ranks` ranks with `what` is touched between steps of so many samples."""
+        age = seconds_alone(self.graph, self.cluster, operators, min(batches)) if batches else 0.0
+        return self._ask("touches", 120.0, count=max(batches), age=age, ranks=ranks, **what)[:ranks] if batches else []
 
     def as_now(self, costs: Costs, plans: Sequence[Plan]) -> Costs:
         """Costs that `probe` measured for these plans, as the host is now: now and then some operators are timed

@@ -120,7 +120,9 @@ class Service:
         if self.rank >= request["ranks"]:
             return {}
         task, graph, device = self.session.task, self.session.graph, self.session.device
-        return probe.rank_touches(task, graph, request["count"], request["codecs"], device, request["age"])
+        return probe.rank_touches(
+            task, graph, request["count"], request["codecs"], device, request["age"], request["passes"]
+        )
 
     def wires(self, request: Request, tell: Tell) -> dict[str, Any]:
         """Micro-benchmarks of messages and all-reduces."""

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from partita.lab.probe import rank_touches
+from partita.lab.replies import TOUCHES
 from partita.recipes.catalogue import call
+from partita.tracing.capture import capture
 from tests.processes.crews import Crews
+from tests.small import perceptron
 
 TASK = "tests/small.py:perceptron"
 
@@ -17,5 +21,11 @@ def test_a_plan_for_one_device_has_passes_of_its_own(crews: Crews) -> None:
     assert one.alone is None
     assert both.alone.load is not None
     assert both.among(1).update == both.alone.update
+    assert both.alone.again is not None
     assert both.among(2) is both
     assert set(both.operators) > set(one.operators)
+
+
+def test_passes_by_themselves_are_without_what_does_not_depend_on_their_age() -> None:
+    task = perceptron()
+    assert set(rank_touches(task, capture(task), 4, passes=True)) == {*TOUCHES, "load", "at_hand"}
