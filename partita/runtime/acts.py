@@ -41,6 +41,7 @@ from partita.program.instruction import (
 from partita.program.program import MASS, WEIGHT, Segment
 from partita.program.versions import makes_version
 from partita.runtime.bounds import clip, norm
+from partita.runtime.buffers import change, settle
 from partita.runtime.coding import HopCode, collect, decode, encode, receive_coding, send_coding
 from partita.runtime.desync import check_collective
 from partita.runtime.draws import DRAWS, Draws
@@ -53,7 +54,6 @@ from partita.runtime.owned import allocate, release
 from partita.runtime.rank import Rank
 from partita.runtime.segment import Environment, key
 from partita.runtime.serving import apply, mark, snapshot
-from partita.runtime.settling import change, settle
 from partita.runtime.state import rows, shaped
 from partita.runtime.streams import by_streams
 from partita.runtime.tolerant_sum import tolerant_sum

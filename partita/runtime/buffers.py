@@ -30,8 +30,9 @@ def change(rank: Rank, graph: Graph, environment: Environment, segment: Segment)
                 gather(rank, buffer, new, segment)
             else:
                 old = rank.state.leaves[buffer]
-                for both, one in zip(written.setdefault(old.dtype, ([], [])), (old, new), strict=True):
-                    both.append(one)
+                buffers, values = written.setdefault(old.dtype, ([], []))
+                buffers.append(old)
+                values.append(new)
             if graph.last_reader.get(ref, 0) < segment.stop:
                 del environment[key(ref)]
     for buffers, values in written.values():
