@@ -22,11 +22,12 @@ from partita.units import Bytes, BytesPerSecond, FlopsPerSecond, Seconds
 class Device:
     """A processor that computes.
 
-    `flops` maps dtype to peak FLOP/s; `memory` is in bytes, `memory_bandwidth` in bytes a second; `cores` is the share
-    of host cores that the device may use (0.5 is half a core; 0: not limited); the computing of a `ghost` is a timed
-    wait; `speed` is a factor on everything that it computes; `power` is in watts under load, `price` in dollars an
-    hour; `multiprocessors` counts those of an accelerator (0: unknown). `host_memory` is what its machine has for it,
-    as cluster files state it; nothing is predicted from it yet.
+    `flops` maps dtype to peak FLOP/s, and `sustained` to what large products reach for long, where that is known (a
+    clock that power does not sustain, lanes that are not all fed); `memory` is in bytes, `memory_bandwidth` in bytes a
+    second; `cores` is the share of host cores that the device may use (0.5 is half a core; 0: not limited); the
+    computing of a `ghost` is a timed wait; `speed` is a factor on everything that it computes; `power` is in watts
+    under load, `price` in dollars an hour; `multiprocessors` counts those of an accelerator (0: unknown). `host_memory`
+    is what its machine has for it, as cluster files state it; nothing is predicted from it yet.
     """
 
     kind: str = "cpu"
@@ -41,6 +42,7 @@ class Device:
     power: float = 0.0
     price: float = 0.0
     multiprocessors: int = 0
+    sustained: tuple[tuple[str, FlopsPerSecond], ...] = ()
 
     @property
     def pace(self) -> float:

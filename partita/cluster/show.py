@@ -63,7 +63,8 @@ def _alike(one: Device | Group, other: Device | Group) -> bool:
 
 
 def _device(device: Device) -> str:
-    parts = [device.kind, *(f"{show_flops(speed)}/s {dtype}" for dtype, speed in device.flops)]
+    lasting = {dtype: f" ({show_flops(speed)}/s sustained)" for dtype, speed in device.sustained}
+    parts = [device.kind, *(f"{show_flops(speed)}/s {name}{lasting.get(name, '')}" for name, speed in device.flops)]
     parts += [show_bytes(device.memory)] if device.memory else []
     parts += [f"{device.memory_bandwidth / 1e9:.4g} GB/s memory"] if device.memory_bandwidth else []
     parts += [f"{device.cores:g} cores"] if device.cores else []

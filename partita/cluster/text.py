@@ -8,6 +8,7 @@ interface = "eth1"                                    # what processes may bind;
 [device.gpu]                                          # device kinds by name
 backend = "cuda"
 flops = { fp32 = "19.5 TFLOP/s", bf16 = "312 TFLOP/s" }
+sustained = { bf16 = "265 TFLOP/s" }                  # what large products reach for long; without it a rule guesses
 memory = "40 GiB"
 multiprocessors = 108                                 # what computes side by side on it; 100 are assumed without
 [device.half]                                         # a part that partita knows, but for what else the table says
@@ -45,6 +46,7 @@ from partita.cluster.parts import part_table, parts
 from partita.cluster.quantity import Reader
 from partita.cluster.shipped import catalogue_names, catalogue_text, local_cluster
 from partita.errors import ClusterError, check_schema, did_you_mean
+from partita.units import FlopsPerSecond
 
 SCHEMA: Final = 1
 MISSING: Final = {  # what is said of a key that is not there
@@ -54,6 +56,7 @@ MISSING: Final = {  # what is said of a key that is not there
     "bandwidth": "bandwidth = '10 Gbit/s'",
 }
 MOST_WIRED: Final = 16
+SPEEDS: Final = ("flops", "sustained")  # tables of a device: FLOP/s by dtype
 FASTEST: Final = 2e13  # FLOP/s, and bytes a second of memory, that no processor of today has
 WIDEST: Final = 1e12
 LEAST_BURST: Final = 64 * 1024
@@ -118,8 +121,8 @@ FILE: Final[dict[str, Reader]] = {
     "device": table, "network": table,
 }  # fmt: skip
 DEVICE: Final[dict[str, Reader]] = {
-    "like": quantity.word, "kind": quantity.word, "backend": _backend, "flops": table, "memory": quantity.size,
-    "memory_bandwidth": quantity.bandwidth, "multiprocessors": quantity.count,
+    "like": quantity.word, "kind": quantity.word, "backend": _backend, "flops": table, "sustained": table,
+    "memory": quantity.size, "memory_bandwidth": quantity.bandwidth, "multiprocessors": quantity.count,
     "cores": quantity.number("0.5", zero=True), "speed": quantity.number("1.0"), "ghost": quantity.truth,
     "host_memory": quantity.size, "power": quantity.power, "price": quantity.number("2.5", zero=True),
 }  # fmt: skip
@@ -222,14 +225,18 @@ def _device(kind: str, raw: dict[str, Any]) -> Device:
     read = fields(raw, where, DEVICE)
     if "like" in read:
         part = fields(part_table(read.pop("like"), f"{where}, like"), where, DEVICE)
-        read = part | read | {"flops": part.get("flops", {}) | read.get("flops", {})}
-    peaks = read.get("flops", {}).items()
-    if odd := next((dtype for dtype, _ in peaks if dtype not in quantity.DTYPES), ""):
-        raise ClusterError(f"{where}, flops has {odd!r}; allowed are {', '.join(quantity.DTYPES)}")
-    flops = tuple((dtype, quantity.speed(each, f"{where}, flops, {dtype}")) for dtype, each in peaks)
-    fast = max((each for _, each in flops), default=0.0) > FASTEST or read.get("memory_bandwidth", 0.0) > WIDEST
+        read = part | read | {key: part.get(key, {}) | read.get(key, {}) for key in SPEEDS}
+    speeds = {key: _speeds(read.get(key, {}), f"{where}, {key}") for key in SPEEDS}
+    fast = max((each for _, each in speeds["flops"]), default=0.0) > FASTEST
+    fast = fast or read.get("memory_bandwidth", 0.0) > WIDEST
     backend = "cuda" if fast or read.get("multiprocessors") else "cpu"  # unless it is given
-    return Device(**({"kind": kind, "backend": backend} | read | {"flops": flops}))
+    return Device(**({"kind": kind, "backend": backend} | read | speeds))
+
+
+def _speeds(raw: dict[str, Any], where: str) -> tuple[tuple[str, FlopsPerSecond], ...]:
+    if odd := next((dtype for dtype in raw if dtype not in quantity.DTYPES), ""):
+        raise ClusterError(f"{where} has {odd!r}; allowed are {', '.join(quantity.DTYPES)}")
+    return tuple((dtype, quantity.speed(each, f"{where}, {dtype}")) for dtype, each in raw.items())
 
 
 def shipped_device(part: str) -> Device:

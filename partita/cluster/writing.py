@@ -44,8 +44,9 @@ def _device(device: Device, name: str) -> dict[str, Any]:
     plain = Device()
     written: dict[str, Any] = {} if device.kind == name else {"kind": device.kind}
     written["backend"] = device.backend
-    if device.flops:
-        written["flops"] = {dtype: write_flops(speed) for dtype, speed in device.flops}
+    for key, speeds in (("flops", device.flops), ("sustained", device.sustained)):
+        if speeds:
+            written[key] = {dtype: write_flops(speed) for dtype, speed in speeds}
     for field, write in WRITERS.items():
         if value := getattr(device, field):
             written[field] = write(value)

@@ -11,7 +11,7 @@ from typing import Final
 from partita.cluster.cluster import Cluster, Device
 from partita.cost.costs import Costs
 from partita.cost.fabric import of_hosts, wired
-from partita.cost.kernels import BANDWIDTH, KERNEL, MEMORY, exponentials, issue_of, multiplying, peak_of, streaming
+from partita.cost.kernels import BANDWIDTH, KERNEL, MEMORY, exponentials, multiplying, peak_of, rate_of, streaming
 from partita.cost.touch import Touch
 from partita.cost.winograd import minimal_filtering
 from partita.cost.wiring import Wiring
@@ -133,7 +133,7 @@ def operator_seconds(device: Device, operator: Operator, graph: Graph, batch: in
     products = contractions_of(operator, graph, batch)
     if operator.target.startswith(OPAQUE):
         dtype = graph.trainable[0].tensor.dtype if graph.trainable else "float32"
-        work = flops(operator, graph, batch) / (issue_of(device, dtype) * peak_of(device, dtype))
+        work = flops(operator, graph, batch) / rate_of(device, dtype)
         return max(work, streaming(device, moved)) + KERNEL * calls(operator)
     if not products:
         return streaming(device, moved, flops(operator, graph, batch)) + KERNEL * calls(operator)

@@ -5,9 +5,10 @@
     |tile|    |         and ends with a wait. Where there are fewer tiles than multiprocessors, their depth is split
     +----+----+         among several and summed at the end. A tile is fed from the second-level cache.
 
-Constants are of all devices together, fitted on public tables of fp32 products of V100 and A100 (NeuSight's), tested on
-P100's, on convolutions and on whole steps, those of half precision on the best products that were published of seven
-parts (`benchmarks/truth`); sizes in elements, speeds in bytes and FLOP a second.
+How fast a multiprocessor multiplies is what its device says that it sustains, or a part of the peak. Constants are of
+all devices together, fitted on public tables of fp32 products of V100 and A100 (NeuSight's), tested on P100's, on
+convolutions and on whole steps, those of half precision on the best products that were published of seven parts
+(`benchmarks/truth`); sizes in elements, speeds in bytes and FLOP a second.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from partita.graph.tensor import PRECISION_OF
 from partita.units import BytesPerSecond, Seconds
 
 ISSUE: Final = 0.86  # of the peak that the inner loop of a product reaches: clocks sag, and not only products issue
+WIDE: Final = 0.7  # of that of fp32 where 128 lanes share what feeds them with integers: six parts, 0.62 to 0.77
 HALF: Final = 0.845  # of a half precision's peak, at 1 TFLOP/s a watt: the best products of seven parts of NVIDIA's
 SAG: Final = (
     0.107  # power by which that falls with TFLOP/s a watt: the more a part computes by a watt, the lower its clock
@@ -47,23 +49,39 @@ PEAK: Final = 50e9  # FLOP/s of one that does not: assumed, a processor's core w
 BANDWIDTH: Final[BytesPerSecond] = 10e9  # of the memory of one that does not: assumed, what such a core draws
 
 
+def format_of(device: Device, dtype: str, *, convolution: bool = False) -> str:
+    """The format in which a device multiplies numbers of a dtype: convolutions of fp32 in TF32 where there is that, as
+    PyTorch has it, and what the data sheet does not name in fp32."""
+    flops, name = dict(device.flops), PRECISION_OF.get(dtype, "fp32")
+    if convolution and name == "fp32" and "tf32" in flops:
+        return "tf32"
+    return name if name in flops else "fp32"
+
+
 def peak_of(device: Device, dtype: str, *, convolution: bool = False) -> float:
-    """FLOP/s of products in a dtype: convolutions of fp32 go by TF32 where there is that, as PyTorch has it; what the
-    data sheet does not name at the speed of fp32, and that, where it names half precision alone, at a part of it."""
+    """FLOP/s of products in a dtype by the data sheet; fp32, where it names half precision alone, at a part of that."""
     flops = dict(device.flops)
-    name = PRECISION_OF.get(dtype, "fp32")
-    known = (convolution and name == "fp32" and flops.get("tf32")) or flops.get(name) or flops.get("fp32")
+    known = flops.get(format_of(device, dtype, convolution=convolution))
     short = max(flops.get("bf16", 0.0), flops.get("fp16", 0.0))
     if known or not short:
         return known or max(flops.values(), default=PEAK)
     return short if dtype in SHORT else short / TENSOR
 
 
+def rate_of(device: Device, dtype: str, *, convolution: bool = False) -> float:
+    """FLOP/s that the inner loop of the best product reaches in a dtype: what it sustains, or a part of the peak."""
+    name = format_of(device, dtype, convolution=convolution)
+    part = ISSUE if name == "tf32" else issue_of(device, dtype)
+    return dict(device.sustained).get(name) or part * peak_of(device, dtype, convolution=convolution)
+
+
 def issue_of(device: Device, dtype: str) -> float:
-    """The part of the peak that the inner loop of the best product reaches; in half precision by the device's power."""
-    if dtype not in SHORT or not device.power:
-        return ISSUE
-    return min(ISSUE, HALF * float((peak_of(device, dtype) / 1e12 / device.power) ** -SAG))
+    """The part of the peak that the inner loop of the best product reaches: in half precision by the device's power, in
+    fp32 by its lanes. Parts that have bf16 and 128 of them have operands for fewer."""
+    if dtype in SHORT and device.power:
+        return min(ISSUE, HALF * float((peak_of(device, dtype) / 1e12 / device.power) ** -SAG))
+    crowded = dtype not in SHORT and "bf16" in dict(device.flops) and lanes_of(device) == max(LANES)
+    return WIDE if crowded else ISSUE
 
 
 def streaming(device: Device, moved: float, work: float = 0.0) -> Seconds:
@@ -72,18 +90,20 @@ def streaming(device: Device, moved: float, work: float = 0.0) -> Seconds:
 
 
 def exponentials(device: Device, count: float) -> Seconds:
-    """Of so many exponentials, by units of their own that every multiprocessor has as many of. Its clock tells whether
-    it has 64 lanes of fp32, each a multiply-add at a tick, or twice that."""
+    """Of so many exponentials, by units of their own that every multiprocessor has as many of."""
+    return count * 2 * lanes_of(device) / (EXPONENTIALS * peak_of(device, "float32"))
+
+
+def lanes_of(device: Device) -> int:
+    """Lanes of fp32 of a multiprocessor, each a multiply-add at a tick: as many as leave it a clock that there is."""
     many, peak = device.multiprocessors or ASSUMED, peak_of(device, "float32")
-    lanes = LANES[0] if peak / (2 * LANES[0] * many) < CLOCK else LANES[1]
-    return count * 2 * lanes / (EXPONENTIALS * peak)
+    return LANES[0] if peak / (2 * LANES[0] * many) < CLOCK else LANES[1]
 
 
 def multiplying(device: Device, product: Contraction, dtype: str, item: int, *, convolution: bool = False) -> Seconds:
     """Of the tiles of a product, of operands of `item` bytes that have come into the cache already."""
     many = device.multiprocessors or ASSUMED
-    peak = issue_of(device, dtype) * peak_of(device, dtype, convolution=convolution)
-    peak *= LASTING if dtype in SHORT else 1.0
+    peak = rate_of(device, dtype, convolution=convolution) * (LASTING if dtype in SHORT else 1.0)
     feed = CACHE * (device.memory_bandwidth or BANDWIDTH)
     shape = product.parts, product.rows, product.columns, product.depth
     tiles = NARROW if convolution else TILES

@@ -36,6 +36,7 @@ CARDS = {
     "NVIDIA A10G": "a10g", "NVIDIA A10": "", "NVIDIA GeForce RTX 3090": "rtx3090", "NVIDIA RTX A6000": "a6000",
     "NVIDIA GeForce RTX 4090": "rtx4090", "NVIDIA L4": "l4", "NVIDIA L40S": "l40s", "NVIDIA H100 80GB HBM3": "h100-sxm",
     "NVIDIA H100 PCIe": "h100-pcie", "NVIDIA H200": "h200-sxm", "NVIDIA B200": "b200-sxm",
+    "NVIDIA GeForce RTX 5090": "rtx5090",
 }  # fmt: skip
 
 

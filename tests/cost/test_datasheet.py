@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from partita.cluster.cluster import Cluster, Device
+from partita.cluster.text import shipped_device
 from partita.cost.costs import Costs
 from partita.cost.datasheet import LAUNCH, VIEW, datasheet_costs, operator_seconds, passes_of, roofline
 from partita.cost.kernels import (
@@ -22,6 +23,7 @@ from partita.cost.kernels import (
     issue_of,
     multiplying,
     peak_of,
+    rate_of,
     streaming,
 )  # fmt: skip
 from partita.cost.launching import joined, sides, slower
@@ -100,6 +102,27 @@ def test_half_precision_goes_by_the_power_that_it_has(peak: float, watts: float,
     assert issue_of(card, "bfloat16") == pytest.approx(share, rel=0.02)
     assert issue_of(card, "bfloat16") <= ISSUE == issue_of(card, "float32") == issue_of(CARD, "bfloat16")
     assert issue_of(replace(card, power=watts / 2), "bfloat16") < issue_of(card, "bfloat16")
+
+
+@pytest.mark.parametrize(
+    ("part", "best"),
+    [("rtx3090", 24.7), ("a6000", 23.9), ("h100-sxm", 52.0), ("h100-pcie", 37.0), ("rtx5090", 67.6), ("a100-sxm", 19.1),
+     ("v100-sxm2", 14.1), ("p40", 10.1), ("gtx1080ti", 10.1)],
+)  # fmt: skip
+def test_lanes_of_fp32_are_not_all_fed_where_there_are_many(part: str, best: float) -> None:
+    """The best products that were published, by the rule alone: 0.70 of the peak of a 3090 and 0.98 of an A100's."""
+    bare = replace(shipped_device(part), sustained=())
+    assert rate_of(bare, "float32") == pytest.approx(best * 1e12, rel=0.14)
+
+
+def test_what_is_known_to_last_goes_before_the_rule() -> None:
+    """A T4 has 70 W; what it does not name goes at the speed of fp32, and another format by its own."""
+    card = replace(CARD, sustained=(("fp32", 3e12), ("tf32", 20e12)))
+    assert rate_of(card, "float32") == rate_of(card, "float16") == 3e12
+    assert rate_of(card, "float32", convolution=True) == 20e12
+    assert rate_of(card, "bfloat16") == rate_of(CARD, "bfloat16") > rate_of(CARD, "float32") > 3e12
+    product = Contraction(1.0, 1, 8192, 8192, 8192)
+    assert multiplying(card, product, "float32", 4) > product.flops / 3e12 > seconds(product)
 
 
 @pytest.mark.parametrize(
