@@ -75,7 +75,7 @@ class Fabric:
     """The links of accelerators: payload bytes a second `near`, of a device inside its machine, and `far`, of a
     machine; `way` seconds from machine to machine; `kind` of the near ones; the part of it at which switches sum. What
     arrives lands at `landing` bytes a second. In a `mesh` a group's devices have only the wires between themselves.
-    While bytes flow, the part `occupied` of a device does not compute."""
+    While bytes flow, the part `occupied` of a device does not compute, of whatever speed; the slowest has `speed`."""
 
     near: BytesPerSecond
     far: BytesPerSecond
@@ -85,6 +85,7 @@ class Fabric:
     mesh: tuple[tuple[int, ...], ...] = ()
     landing: BytesPerSecond = inf
     occupied: float = 0.0
+    speed: float = 1.0
 
     def of(self, kind: Kind, circle: Circle) -> Curve:
         """The curve of a kind of collective among a circle, as in `Curves`."""
@@ -111,7 +112,8 @@ def fabric_of(cluster: Cluster) -> Fabric:
     sums, mesh = min(one.sums for one in switches), max(one.mesh for one in switches)
     memory = min(device.memory_bandwidth or inf for device in cluster.devices)
     occupied = CHANNELS / min(device.multiprocessors or ASSUMED for device in cluster.devices)
-    return Fabric(NVLINK * near, NETWORK * far, way, kind, sums, mesh, LANDING * memory, min(occupied, 0.5))
+    slowest = min(device.speed for device in cluster.devices)
+    return Fabric(NVLINK * near, NETWORK * far, way, kind, sums, mesh, LANDING * memory, min(occupied, 0.5), slowest)
 
 
 @cache
@@ -133,7 +135,7 @@ def wired(cluster: Cluster) -> Wiring:
 def of_hosts(wiring: Wiring) -> Wiring:
     """The same wiring for those who launch: bytes that flow keep no host from its work."""
     curves = wiring.curves
-    return replace(wiring, curves=replace(curves, occupied=0.0)) if isinstance(curves, Fabric) else wiring
+    return replace(wiring, curves=replace(curves, occupied=0.0, speed=1.0)) if isinstance(curves, Fabric) else wiring
 
 
 def _switches(group: Group) -> Iterator[Group]:
@@ -153,7 +155,7 @@ def curve_of(fabric: Fabric, kind: Kind, ranks: int, machines: int) -> Curve:
     total, part = fastest(fabric, kind, ranks, machines, SIZES)
     ring = PASSES.get(kind, 2) * (ranks - 1) / ranks * SIZES / fabric.ports(machines)
     beyond = np.maximum(total - np.maximum(part * ring, CALL), 0.0)
-    core = np.maximum(fabric.occupied * part * ring, CALL)
+    core = fabric.speed * np.maximum(fabric.occupied * part * ring, CALL)
     rows = zip(SIZES.tolist(), beyond.tolist(), core.tolist(), part.tolist(), strict=True)
     return tuple((int(size), wait, busy, share) for size, wait, busy, share in rows)
 

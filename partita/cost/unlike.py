@@ -31,7 +31,8 @@ def levelled(graph: Graph, cluster: Cluster) -> Cluster:
             return device
         return replace(
             device, speed=speeds[device], backend=first.backend, flops=first.flops,
-            memory_bandwidth=first.memory_bandwidth, multiprocessors=first.multiprocessors,
+            sustained=first.sustained, memory_bandwidth=first.memory_bandwidth,
+            multiprocessors=first.multiprocessors,
         )  # fmt: skip
 
     return cluster.changed(made)
@@ -39,7 +40,7 @@ def levelled(graph: Graph, cluster: Cluster) -> Cluster:
 
 def _sheet(device: Device) -> tuple[object, ...]:
     whole = without_quota(device)
-    return whole.backend, whole.flops, whole.memory_bandwidth, whole.multiprocessors
+    return whole.backend, whole.flops, whole.sustained, whole.memory_bandwidth, whole.multiprocessors
 
 
 def _seconds(graph: Graph, device: Device, batch: int) -> Seconds:
