@@ -9,6 +9,7 @@ from typing import Final
 from partita.graph.graph import Graph, Parameter
 from partita.graph.tensor import ITEMSIZE, dim_at
 from partita.plan.wire import Priority, Wire
+from partita.program.layout import even
 from partita.program.program import Bucket, Piece
 from partita.units import Bytes
 
@@ -87,7 +88,7 @@ def slices(parameter: Parameter, limit: Bytes) -> Iterator[Piece]:
     if parts <= 1:
         yield Piece(parameter.name)
         return
-    edges = [rows * i // parts for i in range(parts + 1)]
+    edges = even(rows, parts)
     for i in range(parts):
         yield Piece(parameter.name, edges[i], edges[i + 1], last=i == parts - 1)
 

@@ -26,6 +26,7 @@ from partita.lowering.recomputation import computed_again
 from partita.lowering.samples import microbatches, replica_groups
 from partita.plan.plan import Plan, agreement_of
 from partita.plan.schedule import Order
+from partita.program.layout import even
 from partita.program.program import Bucket, Coding
 
 Ranks = tuple[int, ...]
@@ -104,7 +105,7 @@ class Pipeline:
         """Who runs what at a place along the pipe."""
         ranks, m = self.ranks[place], self.plan.schedule.microbatches
         if self.round_robin:
-            edges = [self.batch * i // m for i in range(m + 1)]
+            edges = even(self.batch, m)
             for replica, rank in enumerate(ranks):
                 mine = tuple(range(replica, m, len(ranks)))
                 counts = tuple(edges[i + 1] - edges[i] for i in mine)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
+from itertools import pairwise
 
 from partita.errors import PlanError
 from partita.graph.graph import Graph
@@ -14,6 +15,7 @@ from partita.lowering.readers import parameter_readers
 from partita.plan.plan import Plan, agreement_of, own_servers
 from partita.plan.sync import Servers, Sync
 from partita.program.instruction import After, Compute, Instruction, Load, Pack
+from partita.program.layout import even
 from partita.program.program import WEIGHT, Bucket, Parcel, Program, Segment, of_one_number
 from partita.wire.algorithms import algorithm_for
 
@@ -136,7 +138,7 @@ def replica_groups(batch: int, workers: int, microbatches: int) -> tuple[Replica
             f"a minibatch of {batch} samples cannot be divided over {workers} workers x {microbatches} microbatches; "
             f"use fewer of both, {batch} parts at most, or a larger batch_size"
         )
-    edges = [batch * i // workers for i in range(workers + 1)]
+    edges = even(batch, workers)
     counts: dict[int, list[int]] = {}
     for rank in range(workers):
         counts.setdefault(edges[rank + 1] - edges[rank], []).append(rank)
@@ -152,8 +154,7 @@ def separate(group: ReplicaGroup, hosts: Places) -> list[ReplicaGroup]:
 
 def microbatches(count: int, plan: Plan) -> tuple[int, ...]:
     """Samples of each microbatch of a worker's part."""
-    m = plan.schedule.microbatches
-    return tuple(count * (i + 1) // m - count * i // m for i in range(m))
+    return tuple(stop - start for start, stop in pairwise(even(count, plan.schedule.microbatches)))
 
 
 def sizes_of(plan: Plan, graph: Graph) -> tuple[int, ...]:

@@ -38,6 +38,7 @@ from partita.program.instruction import (
     Space,
     Update,
 )
+from partita.program.layout import even
 from partita.program.program import NORM, WEIGHT, Bucket, Lane, Program, Role, Shares
 from partita.wire.algorithms import PAIRWISE
 
@@ -85,11 +86,6 @@ def _agreed(program: Program) -> dict[str, Groups]:
         act.bucket: act.groups for act in acts if act.space is Space.GRADIENT and program.bucket[act.bucket].pieces
     }
     return plain | coded
-
-
-def even(elements: int, parts: int) -> tuple[int, ...]:
-    """The edges of parts that differ by one element at most."""
-    return tuple(elements * k // parts for k in range(parts + 1))
 
 
 def _shared(

@@ -19,6 +19,7 @@ from partita.lowering.agreement import lanes_of, program_of
 from partita.lowering.samples import Draft, ReplicaGroup
 from partita.plan.sync import Servers
 from partita.program.instruction import After, Combine, Instruction, Receive, Send, Space, Update
+from partita.program.layout import even
 from partita.program.program import Program, Role
 
 Ranks = tuple[int, ...]
@@ -30,7 +31,7 @@ def tiered(draft: Draft, working: Working) -> Program:
     `working` makes the role of a group for the server of each bucket."""
     root, *leaves = draft.servers
     workers, fan = draft.workers, len(leaves)
-    edges = [len(workers) * k // fan for k in range(fan + 1)]
+    edges = even(len(workers), fan)
     children = {leaf: workers[edges[k] : edges[k + 1]] for k, leaf in enumerate(leaves)}
     roles = []
     for leaf, below in children.items():

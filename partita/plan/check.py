@@ -63,7 +63,7 @@ def _mesh(plan: Plan, cluster: Cluster) -> None:
     if len(set(names)) < len(names):
         raise PlanError(f"{plan.name} names its mesh axes {names}; give each axis a name of its own")
     known = {*names, "data"}
-    for axis in [split.axis for split in plan.splits] + [sync.over for sync in plan.sync] + [plan.memory.over]:
+    for axis in [split.axis for split in plan.splits] + [plan.memory.over]:
         if axis not in known:
             raise PlanError(
                 f"{plan.name} speaks of mesh axis {axis!r}, which its mesh does not have; it has {sorted(known)}"

@@ -89,7 +89,7 @@ def expendable(program: Program, peer: int) -> bool:
     own = program.role_of[peer]
     if own.keeps == "server":
         return len(chain_of(program, peer)) > 1
-    if own.keeps != "model" or own.serves or program.size == 1 or program.semantics == "racy":
+    if own.serves or program.size == 1 or program.semantics == "racy":
         return False
     for role, i in program.instructions():
         act = i.act

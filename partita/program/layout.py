@@ -146,3 +146,9 @@ def dense_elements(tensor: Tensor, batch: int) -> int:
     """Elements in a message of the tensor: a dimension of stride 0 (an expanded one) is sent once."""
     strides = tensor.strides or (1,) * len(tensor.shape)
     return prod(dim_at(d, batch) for d, stride in zip(tensor.shape, strides, strict=True) if stride != 0)
+
+
+def even(count: int, parts: int) -> tuple[int, ...]:
+    """The edges, from 0 to `count`, of parts that differ by one at most; longer ones lie anywhere, and those of
+    `wire.schedule.even_edges` first, as backends have them."""
+    return tuple(count * k // parts for k in range(parts + 1))

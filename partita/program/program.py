@@ -84,7 +84,7 @@ class Role:
     """What each of the ranks in `ranks` does. Numbers in its instructions that differ by rank follow the order of
     `ranks`.
 
-    `keeps` says what such a rank holds: 'model' (a worker), 'server' (parameters and optimizer only) or nothing.
+    `keeps` says what such a rank holds: 'model' (a worker) or 'server' (parameters and optimizer only).
     """
 
     name: str

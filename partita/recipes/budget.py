@@ -188,16 +188,16 @@ def _places(
     count = max(segment.batch for segment in program.segments)
     prices = prices_near(graph, cluster, costs, count, whole.precision)
     found: dict[tuple[int, ...], _Place] = {}
-    for role in program.roles:
-        stages = program.stages_of(role)
-        if stages not in over_budget or not stages:
+    for stages in dict.fromkeys(map(program.stages_of, program.roles)):
+        if stages not in over_budget:
             continue
-        trades = {}
+        alike, trades = [one for one in program.roles if program.stages_of(one) == stages], {}
         for stage in stages:
             step = program.graph_of(stage, graph)
             block = [number[o.name.split("@")[0]] for o in step.operators[: step.forward_length]]
-            trades[stage] = Trade(step, prices, block, count, _in_flight(program, graph, role, stage))
-        allowed = min(limits[role.name], found[stages].allowed if stages in found else limits[role.name])
+            flying = max(_in_flight(program, graph, one, stage) for one in alike)  # replicas may differ by one
+            trades[stage] = Trade(step, prices, block, count, flying)
+        allowed = min(limits[one.name] for one in alike)
         found[stages] = _Place(trades, allowed)
     return found
 

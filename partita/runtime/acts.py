@@ -54,7 +54,7 @@ from partita.runtime.owned import allocate, release
 from partita.runtime.rank import Rank
 from partita.runtime.segment import Environment, key
 from partita.runtime.serving import apply, mark, snapshot
-from partita.runtime.state import rows, shaped
+from partita.runtime.state import counted, rows, shaped
 from partita.runtime.streams import by_streams
 from partita.runtime.tolerant_sum import tolerant_sum
 from partita.runtime.transport import Pending, Steps
@@ -121,7 +121,7 @@ def forwarded(rank: Rank, graph: Graph, environment: Environment, step: int, seg
         environment[WEIGHT] = weight.detach().double().reshape(1)
         rank.weights[step] = rank.weights.get(step, 0.0) + environment[WEIGHT][0]
         if segment.stage < 0 and TANGENT not in environment:
-            environment[TANGENT] = environment[WEIGHT][0].reciprocal().to(seed_dtype(rank, segment.stage))
+            environment[TANGENT] = counted(environment[WEIGHT][0]).reciprocal().to(seed_dtype(rank, segment.stage))
         if graph.last_reader.get(ref, 0) < segment.stop:
             environment.pop(key(ref), None)
     loss = environment.pop(key(graph.loss), None)
@@ -263,7 +263,7 @@ def scale(rank: Rank, act: Scale, name: str, round: int) -> None:
     flat = rank.state.mine(act.space, act.bucket, slot)
     if act.by:
         number = rank.state.flat(Space.ANCHOR if act.by == MASS else Space.GRADIENT, act.by, slot)[0]
-        flat.div_(torch.where(number == 0, 1, number))
+        flat.div_(counted(number))
     if act.factor != 1.0:
         flat.mul_(act.factor)
 

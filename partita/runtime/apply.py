@@ -26,7 +26,9 @@ from partita.graph.operator import Ref
 from partita.graph.tensor import Tensor
 from partita.plan.plan import Plan, agreement_of
 from partita.plan.sync import Payload, Sync
+from partita.program.layout import even
 from partita.recipes.reading import read_text
+from partita.runtime.generators import generators_kept, seed_all
 from partita.units import Bytes
 
 
@@ -47,8 +49,8 @@ class Slices:
     share: float = 1.0
 
     def __iter__(self) -> Iterator[Any]:
-        with torch.random.fork_rng(devices=[]):
-            torch.default_generator.manual_seed(self.seed + self.epoch)  # no accelerator's: models draw from these
+        with generators_kept():
+            seed_all(self.seed + self.epoch)
             batches = [list(batch) for batch in self.whole.batch_sampler or ()]
         self.epoch += 1
         batches = [batch for batch in batches if len(batch) >= self.world]
@@ -70,8 +72,8 @@ class Slices:
         return full * (w.batch_size >= self.world) + (last >= self.world and not w.drop_last)
 
     def _part(self, batch: list[Any]) -> list[Any]:
-        edges = [len(batch) * r // self.world for r in (self.rank, self.rank + 1)]
-        return batch[edges[0] : edges[1]]
+        edges = even(len(batch), self.world)
+        return batch[edges[self.rank] : edges[self.rank + 1]]
 
 
 @dataclass
@@ -87,17 +89,21 @@ class Reducer:
 
     def watch(self) -> None:
         """Register a hook on every parameter."""
-        self.rest()
+        self.begin()
         for i, bucket in enumerate(self.buckets):
             for parameter in bucket:
                 hooked: Any = parameter
                 hooked.register_hook(partial(self.check, parameter))
                 hooked.register_post_accumulate_grad_hook(partial(self.ready, i))
 
-    def rest(self, *_: Any) -> None:
+    def begin(self) -> None:
         """Prepare for the next backward."""
         self.missing = [{id(p) for p in bucket} for bucket in self.buckets]
-        self.sent, self.summed = [], {}
+        self.sent = []
+
+    def forget(self, *_: Any) -> None:
+        """A step has used the sums."""
+        self.summed = {}
 
     def check(self, parameter: torch.Tensor, _: torch.Tensor) -> None:
         """Before a gradient is added to `parameter.grad`. Raises RunError if that has sums; after a step that was
@@ -111,8 +117,6 @@ class Reducer:
 
     def ready(self, i: int, parameter: torch.Tensor) -> None:
         """A gradient is complete: send complete buckets, as long as all buckets before them are sent."""
-        if self.summed:
-            self.rest()
         if not self.sent and all(len(m) == len(b) for m, b in zip(self.missing, self.buckets, strict=True)):
             engine: Any = torch.autograd.Variable._execution_engine
             engine.queue_callback(self.finish)
@@ -138,6 +142,7 @@ class Reducer:
                     parameter.grad = torch.empty_like(parameter)
                 parameter.grad.copy_(part.view_as(parameter))
                 self.summed[id(parameter)] = parameter.grad
+        self.begin()
 
 
 def apply(plan: Plan | str, model: Any, optimizer: Any, loader: Any) -> tuple[Any, Any, Any]:
@@ -189,7 +194,7 @@ def apply(plan: Plan | str, model: Any, optimizer: Any, loader: Any) -> tuple[An
         return model, optimizer, slices
     reducer = Reducer(_buckets(model, sync.wire.first_bucket_bytes, sync.wire.bucket_bytes), slices)
     reducer.watch()
-    optimizer.register_step_post_hook(reducer.rest)
+    optimizer.register_step_post_hook(reducer.forget)
     return model, optimizer, slices
 
 

@@ -35,7 +35,7 @@ class Brake:
         """Whether the round of steps `step` to `stop` may begin; it has then begun for all lanes."""
         with self.changed:
             if stop > self.begun:
-                if (self.held and stop > self.until) or (self.end is not None and step >= self.end):
+                if (self.held and stop > self.until) or self.over(step):
                     return False
                 self.begun = stop
             return True
@@ -58,6 +58,10 @@ class Brake:
             self.held -= 1
             self.changed.notify_all()
 
+    def over(self, step: int) -> bool:
+        """Whether the run ends before this step."""
+        return self.end is not None and step >= self.end
+
     def release(self, end: int) -> None:
         """Let rounds begin before step `end`, and none after it."""
         with self.changed:
@@ -75,7 +79,7 @@ class RoundWait:
 
     def ready(self) -> bool:
         """Whether `block` would return at once."""
-        return self.brake.passes(self.step, self.stop) or self.brake.end is not None
+        return self.brake.passes(self.step, self.stop) or self.brake.over(self.step)
 
     def block(self, timeout: Seconds) -> bool:
         """Wait until ready; False if `timeout` seconds passed before."""

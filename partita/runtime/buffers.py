@@ -62,7 +62,7 @@ def _enter(
 ) -> None:
     moved = statistic.momentum
     mean, variance = (rank.state.leaves[name] for name in (statistic.mean, statistic.variance))
-    n = torch.tensor(counts, dtype=torch.float64)[:, None]
+    n = torch.tensor(counts, dtype=torch.float64, device=mean.device)[:, None]
     own = torch.stack([(new.double() - (1 - moved) * mean.double()) / moved for new in means])
     spread = torch.stack([(new.double() - (1 - moved) * variance.double()) / moved for new in variances])
     whole = (n * own).sum(0) / n.sum()

@@ -34,7 +34,7 @@ from partita.runtime.checkpoint import SavedCheckpoint, SavePolicy, committed, n
 from partita.runtime.holding import copies_of, keepers_of, workers_of
 from partita.runtime.manifest import Identity, Manifest, differences
 from partita.runtime.result import RunResult
-from partita.runtime.shard import HEADER, sync
+from partita.runtime.shard import HEADER, place
 from partita.runtime.training import Training
 from partita.units import Bytes, show_bytes
 
@@ -118,8 +118,7 @@ def write_result(out: str, finished: Finished) -> None:
         body["identity"] = asdict(finished.identity)
     try:
         fresh.write_text(json.dumps(body))
-        sync(fresh)
-        os.replace(fresh, path)
+        place(fresh, path)
     except OSError as error:
         raise OptionError(
             f"{path} cannot be written ({error.strerror}); the run is finished, and its weights are in {out}: make "

@@ -77,11 +77,13 @@ class Failover:
         store, me = self._client(), self.session.rank
         store.set(f"over/{me}", "")
         workers = [f"over/{rank}" for role in self.program.roles if role.keeps == "model" for rank in role.ranks]
-        while me in self.kept and kind is None and not store.check(workers):
-            if self.failure is not None:
-                raise self.failure
-            time.sleep(POLL_INTERVAL)
-        self.done.set()
+        try:
+            while me in self.kept and kind is None and not store.check(workers):
+                if self.failure is not None:
+                    raise self.failure
+                time.sleep(POLL_INTERVAL)
+        finally:
+            self.done.set()
 
     def begins(self, rank: Rank, leg: int) -> None:
         """The run's only leg begins."""

@@ -31,5 +31,4 @@ def passes_gate(rank: Rank, instruction: Instruction, round: int, arrived: Arriv
 
 def _over(rank: Rank, round: int) -> bool:
     """Whether the round never begins, since the run ends or is stopped before it."""
-    end = rank.brake.end
-    return round >= rank.board.stop or (end is not None and rank.step(round, 0) >= end)
+    return round >= rank.board.stop or rank.brake.over(rank.step(round, 0))

@@ -66,16 +66,22 @@ def make_room(live: Bytes) -> None:
 
 
 def limit(proc: Path = Path("/proc/self"), mount: Path = Path("/sys/fs/cgroup")) -> float:
-    """The memory limit in bytes of this process's control group, for both versions of the kernel's interface; inf if
-    there is none."""
+    """The least memory limit in bytes of this process's control group and those around it, for both versions of the
+    kernel's interface; inf if there is none."""
     table = proc / "cgroup"
     for line in table.read_text().splitlines() if table.exists() else ():
         _, kinds, path = line.split(":", 2)
-        groups = {"memory": mount / "memory" / f".{path}/memory.limit_in_bytes", "": mount / f".{path}/memory.max"}
-        file = groups.get("memory" if "memory" in kinds.split(",") else kinds)
-        if file is not None and file.is_file():
-            found = float(file.read_text().replace("max", "inf"))
-            return found if found < UNLIMITED else inf
+        roots = {"memory": (mount / "memory", "memory.limit_in_bytes"), "": (mount, "memory.max")}
+        kind = "memory" if "memory" in kinds.split(",") else kinds
+        if kind not in roots:
+            continue
+        (root, name), stated = roots[kind], list[float]()
+        here = root / f".{path}"  # a container may see its own group as the root
+        for group in (here, *here.parents):
+            if group.is_relative_to(root) and (group / name).is_file():
+                stated.append(float((group / name).read_text().replace("max", "inf")))
+        if stated:
+            return min(stated) if min(stated) < UNLIMITED else inf
     return inf
 
 

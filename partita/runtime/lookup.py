@@ -40,7 +40,7 @@ def rows_of(contents: Contents, kind: str, detail: str, piece: Part, view: torch
     Raises InputError if the checkpoint does not cover it.
     """
     parts = contents.parts(kind, piece.parameter, detail, owner)
-    if not isinstance(piece, Slice) and piece.stop < 0 and len(parts) == 1 and not parts[0].flat:
+    if not isinstance(piece, Slice) and piece.stop < 0 and len(parts) == 1 and not parts[0].flat and parts[0].stop < 0:
         return contents.tensor(parts[0])
     start, stop = _extent(piece.start, piece.stop, isinstance(piece, Slice), view)
     found = []

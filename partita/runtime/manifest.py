@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -26,7 +25,7 @@ from partita.plan.rule import ruled
 from partita.plan.text import write_plan
 from partita.program.instruction import Mix, Update
 from partita.program.program import Program
-from partita.runtime.shard import File, sha256_of, sync
+from partita.runtime.shard import File, place, sha256_of, sync
 from partita.units import Seconds
 
 NAME: Final = "manifest.json"
@@ -56,8 +55,8 @@ class Identity:
 class Manifest:
     """A checkpoint after `step` steps of a run under `plan` (TOML) on `world` ranks.
 
-    The last `flying` gradients of a pipeline of `lag` are not applied yet, or changes of weights: `flies` says what, ""
-    that it is not known; `seconds` is how long the run took so far.
+    The last `flying` gradients of a program that goes on for `lag` rounds after the last one are not applied yet, or
+    changes of weights: `flies` says what, "" that it is not known; `seconds` is how long the run took so far.
     """
 
     step: int
@@ -114,9 +113,7 @@ def write_manifest(directory: Path, manifest: Manifest) -> None:
     """Commit the checkpoint in `directory`. Raises OSError."""
     fresh = directory / "manifest.part"
     fresh.write_bytes(render(manifest))
-    sync(fresh)
-    os.replace(fresh, directory / NAME)
-    sync(directory)
+    place(fresh, directory / NAME)
     sync(directory.parent)
 
 

@@ -3,7 +3,8 @@
 -0.0 + -0.0 = -0.0      no samples reached the weight: plain PyTorch has no gradient, its optimizer leaves it out
 -0.0 +  0.0 =  0.0      some did, and their gradient is zero: decay and momentum move the weight
 
-So the sum of all ranks' gradients tells whether any rank's samples reached a weight, by whatever messages it is made.
+So the sum of all ranks' gradients tells whether any rank's samples reached a weight, by whatever messages it is made,
+unless these hold chosen numbers: zeros come back then.
 """
 
 from __future__ import annotations

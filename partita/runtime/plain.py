@@ -2,6 +2,7 @@
 
 0.1  "sum"  None  True          themselves
 inf                             {"float": "inf"}
+numpy.float64(0.1)              0.1
 (0.9, 0.999)                    {"tuple": [0.9, 0.999]}
 {30: 1}, Counter({30: 1})       {"dict": [[30, 1]]}, {"counter": [[30, 1]]}
 a small tensor                  {"tensor": ["float32", [], [0.1]]}
@@ -14,6 +15,7 @@ from collections import Counter, deque
 from collections.abc import Mapping
 from typing import Any, Final
 
+import numpy as np
 import torch
 
 from partita.errors import InputError, TaskError
@@ -23,6 +25,8 @@ LARGEST: Final = 4096
 
 def to_plain(value: Any, what: str) -> Any:
     """The value as JSON. Raises TaskError for one that would need code to read it back; `what` names its owner."""
+    if isinstance(value, np.generic):
+        value = value.item()
     if isinstance(value, float) and not math.isfinite(value):
         return {"float": str(value)}
     if value is None or type(value) in (bool, int, float, str):

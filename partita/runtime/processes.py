@@ -120,17 +120,20 @@ class StagedMessage:
     pending: Pending
     host: torch.Tensor
     into: torch.Tensor
+    copied: bool = False
 
     def ready(self) -> bool:
         """Whether `block` would return at once."""
-        return self.pending.ready()
+        return self.copied or (self.pending.ready() and self._copy())
 
     def block(self, timeout: Seconds) -> bool:
         """Wait until ready; False if `timeout` seconds passed before."""
-        came = self.pending.block(timeout)
-        if came:
-            self.into.copy_(self.host)
-        return came
+        return self.copied or (self.pending.block(timeout) and self._copy())
+
+    def _copy(self) -> bool:
+        self.into.copy_(self.host)
+        self.copied = True
+        return True
 
 
 @dataclass

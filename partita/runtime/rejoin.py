@@ -13,6 +13,7 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from types import TracebackType
 from typing import Any, Final
 
@@ -105,7 +106,12 @@ class Rejoin:
         giver = self._giver(program, me)
         for space, bucket in shared(program, me, giver) if giver >= 0 else ():
             message = self._transport.receive(rank.state.flat(space, bucket, 0), giver, f"{bucket}.{space}", at)
-            message.block(self.session.timeout)
+            if not message.block(self.session.timeout):
+                raise RunError(
+                    f"rank {me} is back, and rank {giver} did not send {bucket} within {self.session.timeout:g} s; "
+                    "raise --timeout if a round takes as long",
+                    rank=me,
+                )
         for i in rank.role.instructions if giver < 0 else ():
             if isinstance(i.act, Receive) and i.act.space is Space.ANCHOR:
                 rank.state.parameter[i.act.bucket].copy_(rank.state.kept[Space.ANCHOR, i.act.bucket])
@@ -114,7 +120,10 @@ class Rejoin:
         """Send them from this rank, once it has finished the rounds before."""
         rank.brake.lift(rank.step(at, 0))
         with rank.board.changed:
-            rank.board.changed.wait_for(lambda: rank.board.failure or finished_before(rank, at), self.session.timeout)
+            over = partial(finished_before, rank, at)
+            rank.board.changed.wait_for(lambda: rank.board.failure or over(), self.session.timeout)
+            if not over():
+                return  # who is back hears nothing, and says so
         for space, bucket in shared(rank.program, rank.rank, peer):
             message = self._transport.send(rank.state.flat(space, bucket, 0), peer, f"{bucket}.{space}", at)
             message.block(self.session.timeout)

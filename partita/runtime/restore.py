@@ -44,7 +44,7 @@ from partita.runtime.manifest import Manifest, flies_of, read_manifest
 from partita.runtime.owned import Part
 from partita.runtime.scaler import norm_of
 from partita.runtime.shard import Contents
-from partita.runtime.state import State, rows, shaped
+from partita.runtime.state import State, counted, rows, shaped
 
 
 @dataclass(frozen=True)
@@ -239,7 +239,7 @@ def _apply(contents: Contents, graph: Graph, program: Program, state: State, fly
             if bucket.name in state.views
         }
         scaled = state.scaler or Entry("scale") in contents.values
-        weight = None if graph.weight is None else contents.tensor(Entry("weight", detail=str(age)))[0]
+        weight = None if graph.weight is None else counted(contents.tensor(Entry("weight", detail=str(age)))[0])
         if weight is not None:
             found = {name: [gradient / weight for gradient in bucket] for name, bucket in found.items()}
         if scaled or graph.clip_norm:

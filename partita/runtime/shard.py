@@ -65,10 +65,16 @@ def write_tensors(tensors: dict[str, torch.Tensor], path: Path, words: dict[str,
         save_file(tensors, fresh, words)
     except SafetensorError as error:
         raise OSError(str(error)) from error
-    sync(fresh)
     found = File(path.name, fresh.stat().st_size, sha256_of(fresh))
-    os.replace(fresh, path)
+    place(fresh, path)
     return found
+
+
+def place(fresh: Path, path: Path) -> None:
+    """Give a file that is written its name: on the disk there is the old one, or all of the new one."""
+    sync(fresh)
+    os.replace(fresh, path)
+    sync(path.parent)
 
 
 def sha256_of(path: Path) -> str:

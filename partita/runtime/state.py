@@ -257,6 +257,11 @@ def rows(tensor: torch.Tensor, piece: Piece) -> torch.Tensor:
     return tensor if piece.stop < 0 else tensor[piece.start : piece.stop]
 
 
+def counted(weight: torch.Tensor) -> torch.Tensor:
+    """What a sum over samples of this weight is divided by: samples that do not count have no gradient."""
+    return torch.where(weight == 0, 1, weight)
+
+
 def shaped(flat: torch.Tensor, like: Views) -> Views:
     """The pieces of a flat tensor of a bucket, in the shapes of `like`."""
     parts = torch.split(flat, [view.numel() for view in like])

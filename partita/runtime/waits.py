@@ -98,11 +98,12 @@ class Posted:
 
     def _wait(self) -> None:
         try:
-            self.pending.block(FOREVER)
+            came = self.pending.block(FOREVER)
         except BaseException as error:
             self.board.fail(error)
             return
-        self._arrives()
+        if came:  # not where another message was late, on which gloo closes the connection: who waited for that tells
+            self._arrives()
 
     def _arrives(self) -> None:
         """Set `arrived` first: lanes are woken only if it is set when they are told."""

@@ -42,11 +42,11 @@ def load_weights(model: Any, path: Path) -> None:
         raise TaskError(
             f"{path} holds no weights ({first_line(error)}); give a file that `partita train --out` wrote"
         ) from None
-    own = dict(model.named_parameters())
-    missing = sorted(own.keys() - found.keys())
-    if missing:
+    stored = model.state_dict().keys()
+    own = {name for name, _ in (*model.named_parameters(), *model.named_buffers()) if name in stored}
+    if missing := sorted(own - found.keys()):
         raise TaskError(f"{path} lacks {', '.join(missing[:5])}; it belongs to another model")
-    if beyond := sorted(found.keys() - model.state_dict().keys()):
+    if beyond := sorted(found.keys() - stored):
         raise TaskError(f"{path} also holds {', '.join(beyond[:5])}; it belongs to another model")
     with torch.no_grad():
         for name, tensor in values_of(model).items():
@@ -65,9 +65,11 @@ def load_weights(model: Any, path: Path) -> None:
 
 
 def loses(kept: torch.dtype, own: torch.dtype) -> bool:
-    """Whether numbers of a tensor in `own` are no longer what they were in `kept`, or after it: another precision of
-    floats rounds them, whole numbers lose their fractions."""
-    return not torch.can_cast(kept, own) or (own.is_floating_point and not kept.is_floating_point)
+    """Whether numbers of a tensor in `kept` are others in `own`: whole numbers lose their fractions, or what a shorter
+    type cannot hold. Another precision of floats rounds them, which is no loss."""
+    if not kept.is_floating_point and not own.is_floating_point:
+        return torch.promote_types(kept, own) != own
+    return not torch.can_cast(kept, own) or kept.is_floating_point != own.is_floating_point
 
 
 def first_weights(task: Task, seed: int, init: str = "") -> Values:

@@ -126,7 +126,7 @@ def _ends(rank: Rank, round: int) -> Generator[Pending, None, bool]:
     first = rank.step(round, 0)
     stop = first + rank.program.steps
     while not rank.brake.passes(first, stop):
-        if rank.brake.end is not None:
+        if rank.brake.over(first):
             return True
         yield RoundWait(rank.brake, first, stop)
     return False

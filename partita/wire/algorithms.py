@@ -92,8 +92,8 @@ def course(program: Program, act: Collective, ranks: int) -> tuple[Schedule, tup
     edges = program.edges(act) or even_edges(elements, whole.parts)
     if act.algorithm not in (BACKEND, "ring"):
         return whole, edges
-    message = coded_size(act.codec, elements // whole.parts, item) if act.codec else longest(edges) * item
-    return in_halves(whole, edges, message)
+    most = longest(edges)
+    return in_halves(whole, edges, coded_size(act.codec, most, item) if act.codec else most * item)
 
 
 def by_messages(act: Collective) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import ceil, inf, isfinite, isqrt, sqrt
 from typing import Final
 
@@ -259,16 +259,18 @@ def _read(text: str) -> Codec:
     if not isinstance(name, ast.Name) or (isinstance(tree, ast.Call) and tree.args):
         raise PlanError(f"{text!r} is no codec; write a name such as q8 or topk(ratio=0.01)")
     spec = spec_of(Codec(name.id))
-    found, own = Codec(name.id, spec.where, spec.feedback), dict[str, float]()
+    where, feedback, own = spec.where, None, dict[str, float]()
     for keyword in tree.keywords if isinstance(tree, ast.Call) else ():
         word = ast.unparse(keyword.value)
         if keyword.arg == "where":
-            found = replace(found, where=word, error_feedback=found.error_feedback and word != "hop")
+            where = word
         elif keyword.arg == "feedback" and word.lower() in ("true", "false"):
-            found = replace(found, error_feedback=word.lower() == "true")
+            feedback = word.lower() == "true"
         else:
             try:
                 own[str(keyword.arg)] = float(word)
             except ValueError:
                 raise PlanError(f"{text!r}: {keyword.arg}={word} is no number") from None
-    return replace(found, settings=tuple(own.items()))
+    if feedback is None:
+        feedback = spec.feedback and where != "hop"
+    return Codec(name.id, where, feedback, tuple(own.items()))

@@ -213,5 +213,9 @@ def test_what_is_no_codec(text: str, words: str) -> None:
 def test_codecs_as_they_are_written() -> None:
     assert read_codecs("none") == ()
     assert read_codecs("q8") == (Codec("q8", "hop"),)
+    assert not read_codecs("topk(where=server,feedback=false)")[0].error_feedback
+    for words in ("where=hop,feedback=true", "feedback=true,where=hop"):
+        with pytest.raises(PlanError, match="partial sums have no residual"):
+            read_codecs(f"q8({words})")
     assert read_codecs("topk(ratio=0.1, feedback=false)") == (Codec("topk", settings=(("ratio", 0.1),)),)
     assert read_codecs("onebit") == (Codec("onebit", error_feedback=True),)

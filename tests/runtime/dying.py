@@ -136,7 +136,7 @@ class Dying:
         return -1 if answered(self.program, r) else workers[0]
 
     def _adopt(self, rank: Rank, giver: Rank | None, at: int) -> None:
-        """As Lookout.adopt, without messages."""
+        """As Rejoin.adopt, without messages."""
         for space, bucket in shared(rank.program, rank.rank, giver.rank) if giver else ():
             rank.state.flat(space, bucket, 0).copy_(giver.state.flat(space, bucket, 0))
         if giver:

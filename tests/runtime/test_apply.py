@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import itertools
+import random
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, IterableDataset
+from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, IterableDataset, Sampler
 
 import partita as pt
-from partita.errors import OptionError, PlanError
-from partita.runtime.apply import Slices
+from partita.errors import OptionError, PlanError, RunError
+from partita.runtime.apply import Reducer, Slices
 from tests.runtime.loop_of_ones_own import BATCH, STEPS, loop, made
 
 ROOT = Path(__file__).parents[2]
@@ -80,6 +83,47 @@ def test_ranks_share_every_minibatch_of_an_epoch(world: int) -> None:
         epochs.append([number for minibatch in zip(*parts, strict=True) for own, _ in minibatch for number in own])
     assert [sorted(epoch) for epoch in epochs] == [list(range(40))] * 2
     assert epochs[0] != epochs[1]
+
+
+class Drawn(Sampler[int]):
+    """Draws from Python's and NumPy's generators."""
+
+    def __iter__(self) -> Iterator[int]:
+        order = random.sample(range(40), 40)
+        return iter(order[k] for k in np.random.permutation(40))
+
+    def __len__(self) -> int:
+        return 40
+
+
+def test_ranks_draw_alike_whatever_draws() -> None:
+    loader: DataLoader[Any] = DataLoader(range(40), batch_size=8, sampler=Drawn())  # type: ignore[arg-type]
+    parts = [[number for batch in Slices(loader, rank, 2, seed=5) for number in batch.tolist()] for rank in (0, 1)]
+    assert sorted(parts[0] + parts[1]) == list(range(40))
+
+
+def test_a_second_backward_is_found_also_behind_gradients_of_zero(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last layer, whose gradient comes first, hears only zeros. A step, or one that is skipped, is none."""
+    monkeypatch.setattr("torch.distributed.all_reduce", lambda tensor, async_op: SimpleNamespace(wait=lambda: None))
+    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2, bias=False))
+    loader = Slices(DataLoader(range(2)), 0, 1, 0)  # type: ignore[arg-type]
+    reducer = Reducer([[model[1].weight], [model[0].weight, model[0].bias]], loader)
+    reducer.watch()
+
+    def backward() -> None:
+        (model[0](torch.ones(1, 2)).sum() + 0.0 * model(torch.ones(1, 2)).sum()).backward()
+
+    backward()
+    with pytest.raises(RunError, match="backward ran twice before step"):
+        backward()
+    for none in (True, False):
+        reducer.begin()  # what the refused one left
+        reducer.forget()
+        model.zero_grad(set_to_none=none)
+        backward()
+        model.zero_grad(set_to_none=none)  # the step was skipped
+        backward()
+        assert model[0].bias.grad.tolist() == [1.0, 1.0]
 
 
 @pytest.mark.parametrize("world", [2, 3])

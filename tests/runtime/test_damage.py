@@ -14,6 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -400,6 +401,7 @@ def test_names_and_values_come_back() -> None:
         assert read_entry(str(entry)) == entry
     value = {"lr": 0.1, "betas": (0.9, float("inf")), "milestones": {3: 1}, "none": None, "list": [True, "x", [1]]}
     assert from_plain(json.loads(json.dumps(to_plain(value, "it")))) == value
+    assert to_plain([np.float64(0.5), np.int64(3), np.float64("nan")], "it") == [0.5, 3, {"float": "nan"}]
     for text in ("", "state", "state//x/0:1/name"):
         with pytest.raises(InputError):
             read_entry(text)

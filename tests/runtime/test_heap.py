@@ -48,9 +48,13 @@ def test_what_is_freed_goes_back_where_a_limit_leaves_no_room() -> None:
         ("0::/a\n", "a/memory.max", "2000\n", 2000),
         ("0::/a\n", "a/memory.max", "max\n", inf),
         ("0::/a\n", "b/memory.max", "2000\n", inf),
+        ("0::/a/b\n", "a/memory.max", "2000\n", 2000),
+        ("4:memory:/docker/a\n", "memory/memory.limit_in_bytes", "3000\n", 3000),
     ],
 )
-def test_the_limit_of_ones_own_group(tmp_path: Path, table: str, file: str, text: str, found: float) -> None:
+def test_the_limit_of_a_group_and_those_around_it(
+    tmp_path: Path, table: str, file: str, text: str, found: float
+) -> None:
     (tmp_path / "cgroup").write_text(table)
     (tmp_path / "mount" / file).parent.mkdir(parents=True)
     (tmp_path / "mount" / file).write_text(text)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch.utils.data import default_collate
@@ -13,7 +15,7 @@ from partita.runtime.assembly import train_in_process
 from partita.runtime.check import TOLERANCE, checked
 from tests.captures import capture
 from tests.programs import program_by
-from tests.runtime.padded import mean, padded
+from tests.runtime.padded import Sentences, mean, padded
 from tests.small import cluster_of, perceptron
 
 PLANS = ("single", "ddp", "ps_sync", "ps_sync(servers=2,own=false)", "pipe_sgd(warmup=1)", "local_sgd(period=2)")
@@ -50,6 +52,15 @@ def test_samples_that_do_not_count_have_no_gradient(plan: str) -> None:
     """Of twelve workers with a sample each, some have one without a token."""
     machines = cluster_of(12)
     found = checked(padded(), lambda graph: call(plan, graph, machines), machines, steps=4)
+    assert (found["equal"], found["because"]) == (True, "")
+
+
+@pytest.mark.parametrize("plan", ["single", "ddp", "local_sgd(period=2)", "pipe_sgd"])
+def test_a_minibatch_of_which_nothing_counts_moves_nothing(plan: str) -> None:
+    """The first minibatches of this data are padding alone."""
+    machines = cluster_of(2)
+    task = replace(padded(), data=Sentences(240), batch_size=4)
+    found = checked(task, lambda graph: call(plan, graph, machines), machines, steps=4)
     assert (found["equal"], found["because"]) == (True, "")
 
 

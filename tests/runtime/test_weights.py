@@ -26,6 +26,7 @@ class Tied(nn.Module):
         self.other.weight = self.one.weight
         self.register_buffer("mask", torch.ones(1).expand(4), persistent=False)
         self.register_buffer("again", self.mask)
+        self.register_buffer("flags", torch.ones(2, dtype=torch.int8))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         found: torch.Tensor = self.norm(self.other(self.one(x))) * self.mask
@@ -59,10 +60,13 @@ def test_weights_of_a_file_take_the_place_of_the_seeds(tmp_path: Path) -> None:
 
 def test_files_of_another_model_are_refused(tmp_path: Path) -> None:
     save_weights(nn.Linear(4, 4), tmp_path / "other")
-    with pytest.raises(TaskError, match=r"lacks .*one\.weight; it belongs to another model"):
+    with pytest.raises(TaskError, match=r"lacks flags, .*; it belongs to another model"):
         load_weights(Tied(), tmp_path / "other")
     with pytest.raises(TaskError, match="holds no weights"):
         load_weights(Tied(), tmp_path / "absent")
+    save_file({"one.weight": torch.ones(4, 4), "one.bias": torch.ones(4)}, tmp_path / "part")
+    with pytest.raises(TaskError, match=r"lacks flags, norm\.bias, norm\.num_batches_tracked, norm\.running_mean"):
+        load_weights(Tied(), tmp_path / "part")
 
 
 @pytest.mark.parametrize(
@@ -72,6 +76,8 @@ def test_files_of_another_model_are_refused(tmp_path: Path) -> None:
         ("one.weight", torch.complex64, False),
         ("norm.num_batches_tracked", torch.float32, False),
         ("norm.num_batches_tracked", torch.int32, True),
+        ("flags", torch.int64, False),
+        ("flags", torch.bool, True),
         ("one.weight", torch.float64, True),
         ("one.weight", torch.bfloat16, True),
     ],
