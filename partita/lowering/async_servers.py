@@ -33,7 +33,7 @@ from partita.lowering.elastic import own_steps, pull
 from partita.lowering.negotiation import heard, said
 from partita.lowering.owners import Owners, owners_of
 from partita.lowering.push_pull import PushPull, drops, served_in, tags_of
-from partita.lowering.quorum import counted, in_consensus, mastered
+from partita.lowering.quorum import counted, in_consensus, master_of
 from partita.lowering.samples import ComputeStep, Draft, ReplicaGroup, packed, passes, separate
 from partita.plan.plan import Plan, agreement_of
 from partita.plan.sync import Outer, Payload, Servers, unread
@@ -227,7 +227,7 @@ def _bounded_alone(draft: Draft, group: ReplicaGroup, ways: list[PushPull], tag:
 def _server(draft: Draft, host: int, owners: Owners) -> list[Instruction]:
     mine = [i for i, owner in enumerate(owners) if owner == host]
     if counted(draft.sync):
-        return mastered(draft, mine)
+        return master_of(draft, mine)
     tags, body = tags_of(draft), list[Instruction]()
     share = {rank: group.count / draft.batch for group in draft.groups for rank in group.ranks}
     ways = [PushPull(draft, i, w, host) for i in mine for w in draft.workers]

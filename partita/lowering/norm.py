@@ -15,7 +15,7 @@ SQUARES, WORDS = of_one_number(NORM), of_one_number(WORD)
 Ranks = tuple[int, ...]
 
 
-def shares_of(mine: Mapping[str, Ranks], group: Ranks) -> dict[str, float]:
+def norm_shares(mine: Mapping[str, Ranks], group: Ranks) -> dict[str, float]:
     """What one of a bucket's holders counts of it, that all in `group` together count it once."""
     return {bucket: 1 / len(set(holders) & set(group)) for bucket, holders in mine.items()}
 

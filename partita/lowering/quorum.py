@@ -55,7 +55,7 @@ def in_consensus(draft: Draft, group: ReplicaGroup, owners: tuple[int, ...]) -> 
     return body + ends
 
 
-def mastered(draft: Draft, mine: Iterable[int]) -> list[Instruction]:
+def master_of(draft: Draft, mine: Iterable[int]) -> list[Instruction]:
     """What the master does with its buckets."""
     workers, consistency, body = draft.workers, draft.sync.consistency, list[Instruction]()
     company = Gate("quorum", consistency.need, consistency.staleness + 1)

@@ -24,7 +24,7 @@ from partita.graph.operator import Phase
 from partita.graph.stages import Crossing, Partition
 from partita.lowering.agreement import lanes_of
 from partita.lowering.coding import Summing, summed
-from partita.lowering.norm import SQUARES, bounded, shares_of
+from partita.lowering.norm import SQUARES, bounded, norm_shares
 from partita.lowering.pipeline import Pipeline, Ranks, StageReplicas
 from partita.lowering.schedules import ROWS, Pass
 from partita.plan.plan import Plan
@@ -180,7 +180,7 @@ class _Writer:
         if bound:
             for bucket, _ in mine:
                 self._scale(bucket, ready)
-            shares = shares_of({bucket.name: how.group for bucket, how in mine}, self._column())
+            shares = norm_shares({bucket.name: how.group for bucket, how in mine}, self._column())
             waits = tuple(After(one) for one in dict.fromkeys(ready.values()))
             self.body += bounded(bound, shares, self.pipe.columns, waits, lane="compute", wire="wire")
         for bucket, _ in mine:

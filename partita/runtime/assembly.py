@@ -24,7 +24,7 @@ from partita.runtime.gather import reunited
 from partita.runtime.holding import held
 from partita.runtime.inprocess import InProcess, Rendezvous
 from partita.runtime.leg import Interval, intervals, left
-from partita.runtime.losses import losses_of, rows_of, totals
+from partita.runtime.losses import loss_rows, losses_of, totals
 from partita.runtime.manifest import Identity, identity_of, written
 from partita.runtime.owned import is_allocated
 from partita.runtime.rank import Code, Rank
@@ -134,7 +134,7 @@ def train_in_process(
         in_common(ranks)
         for interval in intervals(leg, flying, keep.every if keep else 0, not any(p.whole for p in parts[i + 1 :])):
             advance(ranks, interval, order, slow)
-            summed = losses | totals(row for rank in ranks for row in rows_of(rank))
+            summed = losses | totals(row for rank in ranks for row in loss_rows(rank))
             if keep and interval.keep:
                 identity = identity_of(graph, seed, plan.update)
                 _keep(keep, ranks, plan, interval, identity, sorted(summed.items()), keyed)

@@ -25,7 +25,7 @@ from partita.runtime.heap import set_aside
 from partita.runtime.heartbeat import Heartbeat, at_work
 from partita.runtime.holding import Losses, held
 from partita.runtime.leg import Interval, Leg, intervals, left
-from partita.runtime.losses import Row, losses_of, rows_of
+from partita.runtime.losses import Row, loss_rows, losses_of
 from partita.runtime.manifest import identity_of, written
 from partita.runtime.rank import Rank
 from partita.runtime.rejoin import Admission, Rejoin
@@ -193,7 +193,7 @@ class Execution:
             if rank.program.steps:
                 at = rank.step(round, rank.program.steps - 1)
                 self.ends[at], self.cores[at] = end, core
-        self.losses |= {row[0]: row for row in rows_of(rank, rank.step(start, 0))}
+        self.losses |= {row[0]: row for row in loss_rows(rank, rank.step(start, 0))}
         self.step = rank.step(stop, 0)
 
     def _hold_together(self, rank: Rank) -> None:

@@ -33,7 +33,7 @@ def parted(program: Program) -> Iterator[tuple[Bucket, Shares]]:
             yield bucket, bucket.shares
 
 
-def mastered(program: Program, masters: Mapping[str, torch.Tensor], leaves: Mapping[str, torch.Tensor]) -> Leaves:
+def from_masters(program: Program, masters: Mapping[str, torch.Tensor], leaves: Mapping[str, torch.Tensor]) -> Leaves:
     """Whole weights in the precision in which they are updated, from the whole masters of buckets."""
     found: Leaves = {}
     for bucket in program.trained:
@@ -60,7 +60,7 @@ def reunited(program: Program, states: Mapping[int, State]) -> None:
                     whole[own.start : own.stop] = own.parameter
     for rank, state in states.items():
         whole_of = {name: _together(program.bucket[name], rank, states) for name in state.master}
-        state.leaves.update(mastered(program, whole_of, state.leaves))
+        state.leaves.update(from_masters(program, whole_of, state.leaves))
 
 
 def _together(bucket: Bucket, rank: int, states: Mapping[int, State]) -> torch.Tensor:
@@ -116,7 +116,7 @@ def gathered_leaves(program: Program, graph: Graph, rank: int, state: State) -> 
     """The parameters and buffers of the model: on rank 0 all of them, on others only their own. All ranks must call
     it."""
     _reunited_on_first(program, rank, state)
-    leaves = state.leaves | mastered(program, _masters(program, rank, state), state.leaves)
+    leaves = state.leaves | from_masters(program, _masters(program, rank, state), state.leaves)
     found = dict(leaves)
     specs = {p.name: p.tensor for p in graph.parameters} | {b.name: b.tensor for b in graph.buffers}
     for name, owner in owners_of(program, graph).items():

@@ -20,7 +20,7 @@ from partita.graph.graph import Graph
 from partita.lowering.precision import in_precision
 from partita.program.instruction import Load, Pack
 from partita.program.program import WEIGHT, Program
-from partita.program.scaling import Scaling
+from partita.program.scaling import Scaling, bounding
 from partita.runtime.captured import Captured
 from partita.runtime.leg import Leg
 from partita.runtime.neutral import left_out, neutral, reached
@@ -76,7 +76,7 @@ class HalfPrecision:
             if not finite:
                 return
         bound = self.own.task.clip_norm
-        factor = (min(bound / (norm / scale + 1e-6), 1.0) if bound else 1.0) / scale
+        factor = (bounding(norm / scale, bound) if bound else 1.0) / scale
         masters = [m for m in self.masters.values() if m.requires_grad]
         for master, gradient in zip(masters, gradients, strict=True):
             master.grad = None if gradient is None else gradient.to(master.dtype) * factor

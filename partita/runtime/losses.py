@@ -12,7 +12,7 @@ from partita.runtime.restore import Checkpoint
 Row = tuple[int, float, float]
 
 
-def rows_of(rank: Rank, since: int = 0) -> list[Row]:
+def loss_rows(rank: Rank, since: int = 0) -> list[Row]:
     """(step, this rank's part of the loss, the weight of that part) for each step from `since` on. A part of a mean is
     already weighted by its share of the samples, and has weight 0."""
     steps = sorted(step for step in rank.losses.keys() | rank.weights.keys() if step >= since)

@@ -27,6 +27,7 @@ from partita.plan.rule import momentum_ahead
 from partita.plan.wire import Codec
 from partita.program.instruction import Collective, Encode, Kind, Space
 from partita.program.program import Bucket, Coding, Piece, Program
+from partita.program.scaling import MARGIN
 from partita.runtime.coding import EVERYBODY, coding_key, drawn_for
 from partita.runtime.state import rows
 from partita.wire.algorithms import BACKEND, course, schedule_of
@@ -257,4 +258,4 @@ def _bounded(program: Program, named: Named, workers: int) -> Named:
     if not norm:
         return named
     total = torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(gradient) for gradient in named.values()]))
-    return {name: gradient * torch.clamp(norm / (total + 1e-6), max=1.0) for name, gradient in named.items()}
+    return {name: gradient * torch.clamp(norm / (total + MARGIN), max=1.0) for name, gradient in named.items()}

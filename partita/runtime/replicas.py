@@ -82,8 +82,8 @@ class Averages(Coupling):
         if not agrees:
             self.places = {}
         if not self.kept:
-            self.kept |= {("anchor", b.name): _copy(rows_of(self.first, b)) for b in self.buckets}
-            self.kept |= {("velocity", b.name): _copy(rows_of(self.first, b), 0.0) for b in self.buckets}
+            self.kept |= {("anchor", b.name): _copy(pieces_of(self.first, b)) for b in self.buckets}
+            self.kept |= {("velocity", b.name): _copy(pieces_of(self.first, b), 0.0) for b in self.buckets}
 
     def after(self, replicas: dict[int, Replica], t: int) -> None:
         """See Coupling."""
@@ -102,7 +102,7 @@ class Averages(Coupling):
             return means(replicas, bucket)
         anchor, step = self.kept["anchor", bucket.name], self.leg.step + t // self.steps * self.steps
         changes = {
-            w: [a - now for a, now in zip(anchor, rows_of(one, bucket), strict=True)] for w, one in replicas.items()
+            w: [a - now for a, now in zip(anchor, pieces_of(one, bucket), strict=True)] for w, one in replicas.items()
         }
         total = self.codecs.agreed(self.leg.program, bucket, changes, step)
         return [a - change / len(replicas) for a, change in zip(anchor, total, strict=True)]
@@ -124,7 +124,7 @@ class Averages(Coupling):
                 w.add_(change + outer.momentum * v if outer.nesterov else v, alpha=outer.rate)
             mean = anchor
         for one in replicas.values():
-            for weight, new in zip(rows_of(one, bucket), mean, strict=True):
+            for weight, new in zip(pieces_of(one, bucket), mean, strict=True):
                 weight.mul_(outer.keep).add_(new, alpha=1 - outer.keep)
 
 
@@ -132,7 +132,7 @@ def _copy(tensors: Rows, factor: float = 1.0) -> Rows:
     return [tensor.clone() * factor for tensor in tensors]
 
 
-def rows_of(one: Replica, bucket: Bucket) -> Rows:
+def pieces_of(one: Replica, bucket: Bucket) -> Rows:
     """A bucket's pieces of a replica's own parameters."""
     named = dict(one.own.model.named_parameters())
     return [rows(named[piece.parameter].detach(), piece) for piece in bucket.pieces]
@@ -140,5 +140,5 @@ def rows_of(one: Replica, bucket: Bucket) -> Rows:
 
 def means(replicas: dict[int, Replica], bucket: Bucket) -> Rows:
     """The mean over replicas of a bucket's weights."""
-    columns = zip(*(rows_of(one, bucket) for one in replicas.values()), strict=True)
+    columns = zip(*(pieces_of(one, bucket) for one in replicas.values()), strict=True)
     return [torch.stack(column).mean(0) for column in columns]
