@@ -94,3 +94,13 @@ def shares_memory(operator: Operator, graph: Graph) -> bool:
     """Whether the operator only looks at its first input's memory in another way."""
     kind = kind_of(operator.target)
     return kind in views.SAME_MEMORY or (kind in views.MAYBE_SAME and views.is_alias(Call(operator, graph)))
+
+
+def views_of(graph: Graph, leaf: str) -> frozenset[str]:
+    """A leaf's name and those of the operators that only look at its memory, or at one of these."""
+    found = {leaf}
+    for operator in graph.operators:
+        first = next(operator.reads(), None)
+        if first is not None and first.name in found and shares_memory(operator, graph):
+            found.add(operator.name)
+    return frozenset(found)

@@ -16,6 +16,7 @@ from typing import Final
 
 from partita.graph.graph import Graph
 from partita.graph.operator import Operator, Phase, Ref, reading
+from partita.graph.patterns import views_of
 from partita.graph.repeats import DRAW
 
 AGAIN: Final = "@again"
@@ -36,7 +37,7 @@ class Recomputed:
 def recomputable(graph: Graph) -> frozenset[str]:
     """The forward operators that may be computed again with the same result: all but those that read what the forward
     pass changes, or make what outlives it."""
-    changed = {name for name, _ in graph.mutations}
+    changed = {seen for name, _ in graph.mutations for seen in views_of(graph, name)}
     outlive = set(graph.results()) - {ref for _, ref in graph.mutations}
     stay = {ref.name for ref in outlive}
     return frozenset(

@@ -58,18 +58,27 @@ class Captured:
         return weight
 
     def differs(self, count: int) -> bool:
-        """Whether the model itself, on the first samples, has other gradients than the step, in any bit."""
-        model, found = self.own.model, []
+        """Whether the model itself, on the first samples, has other gradients than the step, in any bit, or none: some
+        operators have no short numbers, which a step has in wide ones."""
+        try:
+            own = self._given(self.own.backward, count)
+        except RuntimeError:
+            return True
+        return any(
+            mine is not theirs if mine is None or theirs is None else not torch.equal(mine, theirs)
+            for mine, theirs in zip(own, self._given(self.backward, count), strict=True)
+        )
+
+    def _given(self, backward: Callable[[int, int, int, float], float], count: int) -> list[torch.Tensor | None]:
+        """The gradients of a pass over the first samples, which changes no buffers."""
+        model = self.own.model
         kept = {name: buffer.clone() for name, buffer in model.named_buffers()}
-        for backward in (self.own.backward, self.backward):
-            for p in model.parameters():
-                p.grad = None
+        for p in model.parameters():
+            p.grad = None
+        try:
             backward(0, 0, count, 1.0)
-            found.append({name: p.grad for name, p in model.named_parameters()})
+        finally:
             with torch.no_grad():
                 for name, buffer in model.named_buffers():
                     buffer.copy_(kept[name])
-        return any(
-            (mine is None) != (theirs is None) or (mine is not None and not torch.equal(mine, theirs))
-            for mine, theirs in zip(*(one.values() for one in found), strict=True)
-        )
+        return [p.grad for p in model.parameters()]

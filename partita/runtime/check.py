@@ -18,7 +18,7 @@ from partita.program.program import Program
 from partita.runtime.assembly import train_in_process
 from partita.runtime.half_precision import half_precision
 from partita.runtime.leg import Leg, legs
-from partita.runtime.mean import divides, unlike_its_parts, unlike_its_shares
+from partita.runtime.mean import divides, hooks_on, unlike_its_parts, unlike_its_shares
 from partita.runtime.reference import fresh, reference
 from partita.runtime.replay import replayed
 from partita.runtime.replicas import ReplicaTraining
@@ -29,7 +29,7 @@ from partita.telling import Tell, quiet
 from partita.tracing.capture import capture
 from partita.tracing.draws import sample_dims
 from partita.tracing.hidden_inputs import changing, follows_python_random
-from partita.tracing.kept import put_back
+from partita.tracing.kept import loss_in, put_back
 
 TOLERANCE: Final = 1e-9
 WHOLE: Final = ("exact", "delayed")  # classes whose plans train minibatches as one process does
@@ -61,38 +61,41 @@ def checked(
     tell(f"capturing {task.name} in fp64")
     found = {}
     for precision in ("fp64", "fp32"):
-        graph = capture(task, precision=precision)
-        plan = planned(graph)
-        parts = legs(graph, plan, cluster, steps)
-        program = last_program(graph, plan, cluster)
-        tell(f"training {steps} steps of {plan.name} in {precision}")
-        train = put_back(task)(partial(
-            train_in_process, task, graph, plan, cluster, steps, seed=seed, precision=precision, keyed=True, order=order
-        ))  # fmt: skip
-        states, _ = train()
-        whole = not graph.mutations
-        tell(f"training the same serially in {precision}")
-        ledger, dims = ledger_of(states), sample_dims(graph)
-        serially = put_back(task)(partial(
-            serial_training, task, cluster, seed=seed, precision=precision, dims=dims, ledger=ledger, graph=graph
-        ))  # fmt: skip
-        plainly = partial(serially, parts, whole=whole or bool(ledger))
-        serial = plainly()
-        gaps = gaps_of(gathered(program, states), serial[0])
-        found[precision] = largest(gaps)
-        if precision == "fp64":
-            explained = partial(_explained, task, program, steps, seed, gaps, serial[0], plainly, dims, whole)
-        if precision == "fp64" and not parts[-1].program.steps and not ledger:
-            found[precision] = max(found[precision], difference_before_end(train, serially, parts[:-1]))
-        if precision == "fp32":
-            halves = serially(parts, whole=not whole) if whole else serial
-            found["control"] = difference({name: w.detach() for name, w in halves[0].items()}, serial[0])
+        with loss_in(task, precision):
+            graph = capture(task, precision=precision)
+            plan = planned(graph)
+            parts = legs(graph, plan, cluster, steps)
+            program = last_program(graph, plan, cluster)
+            tell(f"training {steps} steps of {plan.name} in {precision}")
+            train = put_back(task)(partial(
+                train_in_process, task, graph, plan, cluster, steps,
+                seed=seed, precision=precision, keyed=True, order=order,
+            ))  # fmt: skip
+            states, _ = train()
+            whole = not graph.mutations
+            tell(f"training the same serially in {precision}")
+            ledger, dims = ledger_of(states), sample_dims(graph)
+            serially = put_back(task)(partial(
+                serial_training, task, cluster, seed=seed, precision=precision, dims=dims, ledger=ledger, graph=graph
+            ))  # fmt: skip
+            plainly = partial(serially, parts, whole=whole or bool(ledger))
+            serial = plainly()
+            gaps = gaps_of(gathered(program, states), serial[0])
+            found[precision] = largest(gaps)
+            if precision == "fp64":
+                explained = partial(_explained, task, program, steps, seed, gaps, serial[0], plainly, dims, whole)
+            if precision == "fp64" and not parts[-1].program.steps and not ledger:
+                found[precision] = max(found[precision], difference_before_end(train, serially, parts[:-1]))
+            if precision == "fp32":
+                halves = serially(parts, whole=not whole) if whole else serial
+                found["control"] = difference({name: w.detach() for name, w in halves[0].items()}, serial[0])
     short, sums = next(((b.master and b.dtype, b.sums) for b in program.trained), ("", ""))
     tolerance = ROUNDING[short] if short and not sums else TOLERANCE
     near = found["fp64"] <= tolerance
     # What is fed the same sub-batches takes the same steps from them, whatever its loss does across samples.
     across = not whole and not short and not ledger and program.semantics in WHOLE and divides(program)
-    because = (unlike_its_parts(task, graph.batch, seed) if across else "") if near else explained()
+    with loss_in(task, "fp64"):
+        because = (unlike_its_parts(task, graph.batch, seed) if across else "") if near else explained()
     return {
         "equal": near and not because,
         "semantics": program.semantics,
@@ -123,6 +126,8 @@ def _explained(
             "the step follows Python's or NumPy's random numbers, and every worker draws its own; draw with torch, as "
             "tensors, of which `verify` gives every sample the same"
         )
+    if divides(program) and (why := hooks_on(task)):
+        return why
     if any(bucket.master for bucket in program.buckets):
         return ""
     again = gaps_of({name: weight.detach() for name, weight in serially(nudged=True)[0].items()}, straight)

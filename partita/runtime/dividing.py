@@ -17,6 +17,7 @@ from partita.graph.tensor import Tensor
 from partita.program.program import Program
 from partita.runtime.owned import Slice
 from partita.runtime.restore import Checkpoint, restore
+from partita.runtime.rules import load_schedule, schedule_state
 from partita.runtime.state import State, elements, make_state, rows
 from partita.task import Task
 
@@ -85,4 +86,4 @@ def _divide(program: Program, name: str, whole: State, state: State) -> None:
         group.update({key: value for key, value in found.items() if key != "params"})
     state.arrange(name)
     if name in state.schedule:
-        state.schedule[name].load_state_dict(whole.schedule[name].state_dict())
+        load_schedule(state.schedule[name], schedule_state(whole.schedule[name]))

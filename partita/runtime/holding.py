@@ -7,7 +7,6 @@ State that is equal on several ranks is written once: each bucket by one of the 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 
@@ -20,6 +19,7 @@ from partita.runtime.gather import owners_of
 from partita.runtime.generators import random_states
 from partita.runtime.owned import Part
 from partita.runtime.rank import Rank
+from partita.runtime.rules import schedule_state
 from partita.runtime.shard import Shard
 from partita.runtime.state import shaped
 from partita.tracing.update_units import groups_of, states_of
@@ -187,11 +187,6 @@ def _optimizer(shard: Shard, rank: Rank, bucket: str, owner: int) -> None:
                 shard.values[of_piece("factor", piece, key, owner)] = value
         settings = {key: value for key, value in optimizer.param_groups[group].items() if key != "params"}
         shard.values[of_piece("settings", piece, rank=owner)] = settings
-
-
-def schedule_state(schedule: Any) -> dict[str, Any]:
-    """The schedule's state without functions, which the task builds anew."""
-    return {key: value for key, value in schedule.state_dict().items() if not callable(value)}
 
 
 def _gradients(shard: Shard, rank: Rank, bucket: str, round: int, flying: int) -> None:

@@ -19,6 +19,7 @@ from partita.runtime.feed import Feed, place
 from partita.runtime.reference import fresh, shares_of
 from partita.task import Task
 from partita.tracing.draws import KeyedDraws
+from partita.tracing.prepare import checked_model
 from partita.tracing.promote import Promoted
 
 SAMPLES: Final = 8
@@ -38,10 +39,21 @@ DRAWS: Final = (
     "parts of a minibatch draw otherwise than a whole one; verify it without dropout"
 )
 
+HOOKED: Final = (
+    "parameter {name!r} has a hook, which gets the gradient of a part of a minibatch where one is divided, and of the "
+    "whole in one process; bound norms by Task.clip_norm, or use `single`"
+)
+
 
 def divides(program: Program) -> bool:
     """Whether a Program computes minibatches in parts."""
     return any(i.act.count < program.batch for _, i in program.instructions() if isinstance(i.act, Load))
+
+
+def hooks_on(task: Task) -> str:
+    """A sentence if a parameter has a hook on its gradient; else ""."""
+    parameters = checked_model(task).named_parameters()
+    return next((HOOKED.format(name=name) for name, p in parameters if p._backward_hooks), "")
 
 
 def unlike_its_parts(task: Task, batch: int, seed: int = 0) -> str:

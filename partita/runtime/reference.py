@@ -19,7 +19,7 @@ from functools import cache, partial
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import tree_leaves, tree_map
 
 from partita.plan.plan import Update
 from partita.program.instruction import Load
@@ -28,7 +28,7 @@ from partita.runtime.feed import Feed, place
 from partita.runtime.leg import Leg
 from partita.runtime.lossy import Lossy
 from partita.runtime.neutral import left_out, neutral, reached
-from partita.runtime.rules import optimizer_of, schedule_of, step_at_rate
+from partita.runtime.rules import load_schedule, optimizer_of, schedule_of, schedule_state, step_at_rate
 from partita.runtime.turns import Parts, turns_of
 from partita.task import Task
 from partita.tracing.draws import NOTHING, KeyedDraws
@@ -87,11 +87,15 @@ class Reference:
 
     def turn(self, rank: int) -> None:
         """From here on the model's buffers are those of a worker, as it left them; the first ones where it is new."""
-        own = dict(self.model.named_buffers())
-        self.buffers[self.rank] = {name: buffer.clone() for name, buffer in own.items()}
+        self.buffers[self.rank] = {name: buffer.clone() for name, buffer in self.model.named_buffers()}
         with torch.no_grad():
             for name, kept in self.buffers.get(rank, self.buffers[-1]).items():
-                own[name].copy_(kept)
+                path, _, leaf = name.rpartition(".")
+                held = self.model.get_submodule(path)._buffers
+                if 0 in held[leaf].stride():  # forward left one that is expanded, into which nothing can be written
+                    held[leaf] = kept.clone(memory_format=torch.contiguous_format)
+                else:
+                    held[leaf].copy_(kept)
         self.rank = rank
 
     def gradients(
@@ -190,14 +194,20 @@ class Replica:
         if worker >= 0:
             self.own.turn(worker)
         feed = Feed(self.own.task, self.own.seed)
-        own = replace(self.own, model=deepcopy(self.own.model), feed=feed, rank=-1, buffers={})
+        own = replace(self.own, model=copied(self.own.model), feed=feed, rank=-1, buffers={})
         for p, before in zip(own.model.parameters(), self.own.model.parameters(), strict=True):
             hooked(p, before)  # which copies lack
         made = replica(own, self.update)
         made.optimizer.load_state_dict(deepcopy(self.optimizer.state_dict()))
         if self.schedule is not None:
-            made.schedule.load_state_dict(self.schedule.state_dict())
+            load_schedule(made.schedule, deepcopy(schedule_state(self.schedule)))
         return made
+
+
+def copied(model: Any) -> Any:
+    """A copy of a module; of values that it keeps from its last pass, which torch does not copy, what they hold."""
+    held = [value for module in model.modules() for value in tree_leaves(vars(module)) if torch.is_tensor(value)]
+    return deepcopy(model, {id(value): value.detach().clone() for value in held if not value.is_leaf})
 
 
 def replica(own: Reference, update: Update) -> Replica:

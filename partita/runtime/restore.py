@@ -42,6 +42,7 @@ from partita.runtime.holding import Copies, copies_of, keepers_of, workers_of
 from partita.runtime.lookup import copy_for, factor_of, rows_of, value_of
 from partita.runtime.manifest import Manifest, flies_of, read_manifest
 from partita.runtime.owned import Part
+from partita.runtime.rules import load_schedule
 from partita.runtime.scaler import norm_of
 from partita.runtime.shard import Contents
 from partita.runtime.state import State, counted, rows, shaped
@@ -157,7 +158,7 @@ def _optimizer(contents: Contents, bucket: Bucket, state: State, copies: Copies,
         group.update(value_of(contents, "settings", parts[index], "", rank, wanted) or {})
     state.arrange(bucket.name)
     if bucket.name in state.schedule and (kept := contents.values.get(Entry("schedule"))):
-        state.schedule[bucket.name].load_state_dict(kept)
+        load_schedule(state.schedule[bucket.name], kept)
 
 
 def _scale(saved: Checkpoint, program: Program, state: State) -> None:

@@ -129,6 +129,22 @@ def schedule_of(task: Task, optimizer: torch.optim.Optimizer) -> Any:
         ) from error
 
 
+def schedule_state(schedule: Any) -> dict[str, Any]:
+    """The schedule's state without functions, which the task builds anew; that of one that says none are its attributes
+    but for the optimizer, as torch's have it."""
+    state = schedule.state_dict() if hasattr(schedule, "state_dict") else vars(schedule)
+    kept = {key: value for key, value in state.items() if not isinstance(value, torch.optim.Optimizer)}
+    return {key: value for key, value in kept.items() if not callable(value)}
+
+
+def load_schedule(schedule: Any, state: dict[str, Any]) -> None:
+    """Give a schedule the state that another one had."""
+    if hasattr(schedule, "load_state_dict"):
+        schedule.load_state_dict(state)
+    else:
+        vars(schedule).update(state)
+
+
 def made(task: Task, parameters: list[torch.Tensor]) -> torch.optim.Optimizer:
     """The task's optimizer of `parameters`, which takes its steps in one pass where it can. Raises TaskError."""
     try:

@@ -12,6 +12,7 @@ from copy import deepcopy
 
 from partita.program.instruction import Combine, Receive, Send, Space, Update
 from partita.runtime.rank import Rank
+from partita.runtime.rules import load_schedule, schedule_state
 
 CompletedRounds = Mapping[tuple[str, tuple[int, int]], int]  # of each message, by its key and its ends
 
@@ -27,7 +28,7 @@ def copied(fresh: Rank, successor: Rank, completed: CompletedRounds) -> bool:
             fresh.state.parameter[bucket].copy_(successor.state.parameter[bucket])
             fresh.state.optimizer[bucket].load_state_dict(deepcopy(successor.state.optimizer[bucket].state_dict()))
             if bucket in fresh.state.schedule:
-                fresh.state.schedule[bucket].load_state_dict(successor.state.schedule[bucket].state_dict())
+                load_schedule(fresh.state.schedule[bucket], schedule_state(successor.state.schedule[bucket]))
             fresh.state.ledger.version[bucket] = made
         steps = {i.name: rounds[i.act.bucket] for i in fresh.role.instructions if isinstance(i.act, Update | Combine)}
         fresh.board.done |= steps

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field, replace
-from itertools import count
 from typing import Any
 
 import torch
@@ -17,6 +16,7 @@ from partita.graph.repeats import DRAW
 from partita.graph.tensor import Tensor
 from partita.task import Task
 from partita.tracing.calls import AtenCall
+from partita.tracing.changed import as_read
 from partita.tracing.draws import is_random
 from partita.tracing.known import NeedsData
 from partita.tracing.trace import Trace
@@ -84,36 +84,7 @@ def to_graph(task: Task, trace: Trace, batch: int, optimizer: Optimizer) -> Grap
         optimizer=optimizer, rung="dispatch", symbolic=False, global_batch=task.batch_size,
         samples=len(task.data), clip_norm=task.clip_norm or 0.0,
     )  # fmt: skip
-    return _as_read(tidy(replace(graph, constants=(tangent, *names.constants))))
-
-
-def _as_read(graph: Graph) -> Graph:
-    """The graph with a copy of every buffer that the forward pass changes and the backward pass reads as it was; batch
-    norms, which do not look at what they pass on, apart."""
-    for name, ref in graph.mutations:
-        late = [
-            o.name
-            for o in graph.operators[graph.forward_length :]
-            if "batch_norm" not in o.target and any(read.name == name for read in o.reads())
-        ]
-        if not late:
-            continue
-        forward = graph.operators[: graph.forward_length]
-        readers = [i for i, o in enumerate(forward) if any(read.name == name for read in o.reads())]
-        at = min([graph.index.get(ref.name, graph.forward_length), *readers])
-        clone = next(f"clone_{k}" for k in count() if f"clone_{k}" not in graph.index)
-        made = Operator(
-            clone, "aten.clone.default", (Ref(name),), (), (graph.leaves[name],), module=graph.operators[at].module
-        )
-        operators = [
-            replace(
-                o, arguments=_rename(o.arguments, {name: clone}),
-                keywords=tuple((k, _rename(v, {name: clone})) for k, v in o.keywords),
-            ) if o.name in late else o
-            for o in graph.operators
-        ]  # fmt: skip
-        graph = replace(graph, operators=(*operators[:at], made, *operators[at:]))
-    return graph
+    return as_read(tidy(replace(graph, constants=(tangent, *names.constants))))
 
 
 def raw_bytes(tensor: torch.Tensor) -> bytes:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from copy import deepcopy
 from dataclasses import dataclass
 from functools import partial
 from types import FunctionType, MethodType, ModuleType
@@ -18,6 +19,7 @@ import torch
 from torch import nn
 
 from partita.task import Task
+from partita.tracing.prepare import cast
 
 PLAIN: Final = (int, float, str)
 MOST: Final = 1000  # members of a dict or a list that are looked at
@@ -55,6 +57,21 @@ def put_back(task: Task) -> Iterator[None]:
         for key, place in kept(task).items():
             if key in before and before[key].value is not place.value:
                 place.put(before[key].value)
+
+
+@contextmanager
+def loss_in(task: Task, precision: str) -> Iterator[None]:
+    """A context in which the modules that the loss keeps, such as a teacher, are copies in `precision`."""
+    places = [place for place in _of_loss(task.loss) if isinstance(place.value, nn.Module)]
+    copies = {id(place.value): place.value for place in places}
+    copies = {number: cast(deepcopy(module), precision) for number, module in copies.items()}
+    try:
+        for place in places:
+            place.put(copies[id(place.value)])
+        yield
+    finally:
+        for place in places:
+            place.put(place.value)
 
 
 def own_values(task: Task, model: nn.Module) -> dict[tuple[str, str], Any]:

@@ -10,6 +10,7 @@ from itertools import chain
 from signal import SIGTERM
 from typing import Any, Final
 
+import numpy as np
 import torch
 from torch import nn
 from torch.utils._pytree import (
@@ -86,6 +87,11 @@ def checked_model(task: Task) -> nn.Module:
                 f"parameter {name!r} has a hook that runs once its gradient is there, as optimizers in the backward "
                 "pass have; take it out, for gradients are summed over devices first"
             )
+    if pair := _overlapping(parameters):
+        raise TaskError(
+            f"parameters {pair[0]!r} and {pair[1]!r} share memory, and an optimizer would not know; give both modules "
+            "one Parameter (decoder.weight = encoder.weight), transposed in forward() if need be"
+        )
     buffers = dict(model.named_buffers())
     for name in filter(TAKEN.fullmatch, chain(parameters, buffers)):
         raise TaskError(
@@ -96,6 +102,29 @@ def checked_model(task: Task) -> nn.Module:
         if buffer.requires_grad:
             raise TaskError(f"buffer {name!r} requires a gradient; make it a Parameter, or detach it")
     return model.train()
+
+
+def _overlapping(parameters: Mapping[str, nn.Parameter]) -> tuple[str, str] | None:
+    """Two parameters that have an element of memory in common."""
+    together: dict[int, list[str]] = {}
+    for name, parameter in parameters.items():
+        together.setdefault(parameter.untyped_storage()._cdata, []).append(name)
+    for names in (names for names in together.values() if len(names) > 1):
+        owner = np.full(max(_extent(parameters[name]) for name in names), -1, np.int32)
+        for number, name in enumerate(names):
+            p = parameters[name]
+            strides = [step * owner.itemsize for step in p.stride()]
+            mine = np.lib.stride_tricks.as_strided(owner[p.storage_offset() :], tuple(p.shape), strides)
+            if p.numel() and mine.max() >= 0:
+                return names[int(mine.max())], name
+            mine[...] = number
+    return None
+
+
+def _extent(tensor: torch.Tensor) -> int:
+    """Elements of a storage up to the last one of a tensor."""
+    reach = sum((size - 1) * step for size, step in zip(tensor.shape, tensor.stride(), strict=True))
+    return int(tensor.storage_offset() + reach) + 1
 
 
 def check_gradient(name: str, gradient: torch.Tensor | None) -> None:

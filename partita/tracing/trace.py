@@ -12,7 +12,7 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch._subclasses.functional_tensor import FunctionalTensor, FunctionalTensorMode
 from torch.nn.utils import stateless
-from torch.utils._python_dispatch import _disable_current_modes
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from partita.errors import CaptureError, PartitaError, first_line
 from partita.task import Task
@@ -60,14 +60,26 @@ class Trace:
     mutations: dict[str, torch.Tensor] = field(default_factory=dict)
 
 
+class Unchecked(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Inside, torch.linalg does not ask whether a matrix was singular, of which functional traces can say nothing;
+    what it makes of one is not finite, and ranks look at that."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return None if func is torch.ops.aten._linalg_check_errors.default else func(*args, **(kwargs or {}))
+
+
 def trace_step(task: Task, batch: int, precision: str, *, real: bool, unknown: frozenset[str] = frozenset()) -> Trace:
     """Trace one step on `batch` samples; `real` builds the model with data, else no memory is taken for it. The values
     of the buffers in `unknown` are not known, though they were made from plain numbers."""
     fake = Recorder()
     model = checked_model(task) if real else _model_without_data(task, fake)
     tensors, rest = _alike(task, batch, precision)
-    parameters = {name: _fake(p, fake, precision) for name, p in model.named_parameters()}
-    buffers = {name: _fake(b, fake, precision) for name, b in model.named_buffers()}
+    # Ranks hold leaves row by row, and what is traced of a determinant, say, depends on it.
+    parameters = {name: _fake(p.detach().contiguous(), fake, precision) for name, p in model.named_parameters()}
+    buffers = {name: _fake(b.detach().contiguous(), fake, precision) for name, b in model.named_buffers()}
     for name in unknown:
         buffers[name].constant = None  # type: ignore[attr-defined]
     inputs = [_fake(t, fake, precision) for t in tensors]
@@ -92,7 +104,7 @@ def trace_step(task: Task, batch: int, precision: str, *, real: bool, unknown: f
             hooked(leaves[name].requires_grad_(), named[name])
         given = rest.batch([FunctionalTensor.to_functional(t) for t in inputs])
         fake.places, before = places, own_values(task, model)
-        with stateless._reparametrize_module(model, leaves, tie_weights=True), Fused():
+        with stateless._reparametrize_module(model, leaves, tie_weights=True), Fused(), Unchecked():
             state = python_random_state()
             loss, weight = split_loss(task, task.loss(model, given))
             drawn, moved = python_random_state() != state, own_values(task, model) != before
