@@ -24,6 +24,8 @@ def main(place: str = "local:2") -> None:
     console, page = Console(width=160), Path("runs/compare.html")
     console.print(comparison_table(found))
     console.print(verdict(found))
+    for note in found.notes:
+        console.print(note)
     page.parent.mkdir(exist_ok=True)
     write_page(found, page)
     console.print(f"report: {page}")

@@ -50,7 +50,8 @@ def main() -> None:
     print(pt.search(pt.capture(own), cluster).explanation)
     verdict = pt.verify(own, "ddp", cluster)
     print(f"ddp: {verdict.max_difference:.1e} from {verdict.against}")
-    Console(width=160).print(comparison_table(pt.compare(own, ("ddp", "pipe_sgd"), cluster, steps=20)))
+    found = pt.compare(own, ("ddp", "pipe_sgd"), cluster, steps=20)
+    Console(width=160).print(comparison_table(found), *found.notes, sep="\n")
 
 
 if __name__ == "__main__":

@@ -165,9 +165,11 @@ def compare(
 ) -> Answer:  # fmt: skip
     """Predict plans, run them, and set the two side by side."""
     from partita.recipes.reading import split_plans
+    from partita.report.files import check_free
     from partita.searches.sweep import read_sweep
 
     chosen, bandwidths = split_plans(plans), read_sweep(sweep) if sweep else ()
+    check_free(out)
     where = given(cluster, *chosen, files=(report, trace), folder=out)
     load_ahead()  # while this process loads torch itself
     from partita import api
@@ -205,10 +207,10 @@ def report(run: arg.Run, output: arg.Output = None, json: arg.Json = False) -> A
 @app.command(epilog="Example: partita verify digits-cnn --plan ddp --cluster local:2")
 def verify(
     context: typer.Context, task: arg.TaskSpec, plan: arg.PlanOption,
-    cluster: arg.ClusterOption = "", seed: arg.Seed = 0, json: arg.Json = False,
+    cluster: arg.ClusterOption = "local:4", seed: arg.Seed = 0, json: arg.Json = False,
 ) -> Answer:  # fmt: skip
     """Check that a plan trains as one process does, within a stated tolerance."""
-    where = given(cluster or "local:4", plan)
+    where = given(cluster, plan)
     from partita import api
     from partita.report.answers import verdict_answer
 
@@ -247,12 +249,14 @@ def show(cluster: arg.ClusterArgument, output: arg.Output = None, json: arg.Json
     """Draw a cluster: its switches, links and devices."""
     from partita.cluster.show import show_cluster
     from partita.cluster.writing import write_cluster
-    from partita.report.files import write_file
+    from partita.report.files import check_new, write_file
     from partita.report.json import cluster_body
 
     found = given(cluster, files=(output,))
     if output is not None:
-        write_file(output, write_cluster(found))
+        text = write_cluster(found)
+        check_new(output, text)
+        write_file(output, text)
     return Answer(cluster_body(found), (show_cluster(found),))
 
 

@@ -36,9 +36,10 @@ def catalogue_text(spec: str) -> tuple[str, int] | None:
     if base not in names:
         return None
     nodes = int(suffix[2]) if suffix and base != spec else 0
-    if base != spec and (base.startswith("lab-") or nodes < 1):
-        allowed = "take a lab cluster as it is" if base.startswith("lab-") else f"such as {base}-x2"
-        raise ClusterError(f"cluster {spec!r} asks for {nodes} nodes of {base}; give one node or more, {allowed}")
+    if base != spec and base.startswith("lab-"):
+        raise ClusterError(f"cluster {spec!r} asks for {nodes} of {base}, which is a whole lab; give {base}, or a file")
+    if base != spec and nodes < 1:
+        raise ClusterError(f"cluster {spec!r} asks for {nodes} nodes of {base}; give one or more, such as {base}-x2")
     return (files("partita.cluster") / "catalogue" / f"{base}.toml").read_text(encoding="utf-8"), nodes
 
 

@@ -47,6 +47,8 @@ def death_of(lab: Lab, worker: Worker) -> WorkerFailure:
         if lab.killed_for_memory(worker.rank):
             limit, peak = lab.cluster.devices[worker.rank].memory, lab.memory_peak(worker.rank)
             how += f", out of memory (limit {show_bytes(limit)}, peak {show_bytes(peak)})"
+        elif -code == signal.SIGKILL:
+            how += " by another process, or by the kernel where this machine's memory ran out (dmesg tells)"
     sentence = f"rank {worker.rank} {how}{_after(worker)}{_words(worker)}"
     return WorkerFailure(RunError(sentence, rank=worker.rank, step=worker.step), time.monotonic(), True)
 

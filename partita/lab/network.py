@@ -63,13 +63,13 @@ def check_here(cluster: Cluster) -> None:
     real = any(device.backend == "cuda" and not device.ghost for device in cluster.devices)
     if real and not Path("/dev/nvidiactl").exists():
         raise ClusterError(
-            f"cluster {cluster.name} has cuda devices and this machine has none; mark them ghost = true or take a "
-            "cluster of cpu devices"
+            f"cluster {cluster.name} has cuda devices and this machine has none; take a cluster of cpu devices, "
+            "or a copy of it with ghost = true for each, whose computing is then a timed wait"
         )
     if real and cluster.emulated:
         raise ClusterError(
-            f"cluster {cluster.name} is emulated, and its cuda devices would be one card here; mark them ghost = true, "
-            "or take emulated = false"
+            f"cluster {cluster.name} is emulated, and its cuda devices would be one card here; take emulated = false, "
+            "or ghost = true for each, whose computing is then a timed wait"
         )
     if cluster.interface and not cluster.emulated:
         check_interface(cluster.interface, f"cluster {cluster.name}", ClusterError)

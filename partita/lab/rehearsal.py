@@ -145,7 +145,7 @@ class Rehearsal:
         self.tell(f"timing operators for {', '.join(map(str, batches))} samples")
         lone, early = self._operators(lonely, 1, steps)
         operators, sooner = self._operators(busy, self.cluster.size, steps)
-        self.tell("timing copies, updates and links")
+        self.tell("timing copies, updates and links, about a minute")
         codecs = coded_elements(self.graph, plans, self.cluster)
         touches = self._touched(busy, self.cluster.size, operators, codecs=codecs, passes=False)
         touched = self._touched(lonely, 1, lone, codecs={} if busy else codecs, passes=bool(busy))
@@ -164,8 +164,8 @@ class Rehearsal:
             _TIMED.pop(self.cluster, None)
         if cores > BEARABLE:
             self.beside = [
-                f"other work used {cores:.1f} cores of this machine while costs were measured: predictions are as much "
-                "too slow; repeat on a quiet machine"
+                f"other work used {cores:.1f} cores of this machine while costs were measured, so neither predictions "
+                "nor runs are what they are without it; repeat on a quiet machine"
             ]
         costs = Costs(
             self.graph, self.group.lab.cluster, operators, **calls_of(touches).given,

@@ -9,11 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 from partita.program.flight import peers_of
-from partita.program.instruction import Collective, Instruction, Receive, Send
+from partita.program.instruction import Collective, Compute, Instruction, Load, Receive, Send, Update
 from partita.program.program import Program
 from partita.units import Seconds
+
+DOING: Final = {Load: "reading samples ", Compute: "computing ", Update: "updating "}
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +74,7 @@ def stall_of(program: Program, positions: Mapping[int, RankPosition], mute: Mapp
     here = tuple(rank for rank in guilty if rank in first.absent)
     if not here:
         return Stall(tuple(sorted(waiting)), step, f"{name_ranks(sorted(waiting))} wait for each other in step {step}")
-    who = ", ".join(f"rank {rank}{_how(rank, positions, mute)}" for rank in here)
+    who = ", ".join(f"rank {rank}{_how(program, rank, positions, mute)}" for rank in here)
     act = first.instruction.act
     missing = "received" if isinstance(act, Send) else "sent"
     assert isinstance(act, Collective | Send | Receive)
@@ -127,11 +130,15 @@ def _came(position: RankPosition | None, name: str, round: int) -> bool:
     return here or position.done.get(name, 0) > round
 
 
-def _how(rank: int, positions: Mapping[int, RankPosition], mute: Mapping[int, str]) -> str:
+def _how(program: Program, rank: int, positions: Mapping[int, RankPosition], mute: Mapping[int, str]) -> str:
     if rank in mute:
         return f" ({mute[rank]})" if mute[rank] else " (which says nothing)"
     busy = [place for place in positions[rank].places if not place.meets] if rank in positions else []
-    return f" (in {busy[0].name} for {busy[0].seconds:.0f} s)" if busy else ""
+    if not busy:
+        return ""
+    instruction = program.role_of[rank].on_name.get(busy[0].name)
+    doing = DOING.get(type(instruction.act), "") if instruction else ""
+    return f" ({doing}in {busy[0].name} for {busy[0].seconds:.0f} s)"
 
 
 def name_ranks(ranks: Sequence[int]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -134,6 +135,7 @@ OURS: Final[dict[str, Recipe]] = {
     "zero3": Recipe(zero3, ("ME-03",), "sharded state", "Rajbhandari et al., SC 2020"),
     "zero_bubble": Recipe(zero_bubble, ("EX-07",), "pipelined stages", "Qi et al., ICLR 2024"),
 }
+CALL: Final = "ddp(bucket_bytes=1048576)"  # as calls are written
 FAMILIAR: Final = {"fsdp": "zero3", "fsdp2": "zero3", "dp": "ddp", "allreduce": "ddp", "ps": "ps_sync", "pp": "gpipe"}
 
 
@@ -214,10 +216,12 @@ def parse(text: str) -> tuple[str, dict[str, Any]]:
     try:
         tree = ast.parse(text.strip(), mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError):
-        raise PlanError(f"{text!r} is no recipe call; write a name such as ddp or ddp(bucket_bytes=1048576)") from None
+        unit = re.search(r"(\w+)=[\d.]+ ?([kKMGT]i?B?|B)\b", text)
+        how = f"{unit[1]} takes a number, as in {CALL}" if unit else f"write a name such as ddp or {CALL}"
+        raise PlanError(f"{text!r} is no recipe call; {how}") from None
     name = tree.func if isinstance(tree, ast.Call) else tree
     if not isinstance(name, ast.Name) or (isinstance(tree, ast.Call) and (tree.args or _starred(tree))):
-        raise PlanError(f"{text!r} is no recipe call; give knobs by name, such as ddp(bucket_bytes=1048576)")
+        raise PlanError(f"{text!r} is no recipe call; give knobs by name, such as {CALL}")
     if name.id not in RECIPES:
         meant = FAMILIAR.get(name.id.lower(), name.id.lower())
         hint = did_you_mean(meant, RECIPES) or f"there are {', '.join(RECIPES)}"

@@ -20,8 +20,8 @@ def local_sgd(
     bucket_bytes: Bytes = 4 * 2**20,
     microbatches: int = 1,
 ) -> Plan:
-    """Local SGD: every worker trains alone for `period` steps, then all take the mean of their weights (DP-26;
-    SparkNet, Moritz et al. 2015). Each worker keeps its own optimizer state."""
+    """Local SGD: every worker trains alone for `period` steps (0: all of them), then all take the mean of their
+    weights (DP-26; SparkNet, Moritz et al. 2015). Each worker keeps its own optimizer state."""
     wire = Wire.even(bucket_bytes)
     sync = Sync(payload=Payload.PARAMETER, frequency=Frequency(period), wire=wire)
     return Plan(

@@ -100,7 +100,7 @@ def verdict_answer(found: Verdict, plan: str) -> Answer:
     single = f"fp32: {found.fp32_difference:.3g} apart, a reordered control {found.control_difference:.3g}"
     if not found.equal:
         why = f"; {found.because}" if found.because else ""
-        return Answer(body, (single,), 1, f"{plan} is not equal ({found.semantics}): {measured}{why}")
+        return Answer(body, (), 1, f"{plan} is not equal ({found.semantics}): {measured} ({single}){why}")
     return Answer(body, (f"{plan} is equal ({found.semantics}): {measured}", single))
 
 

@@ -8,6 +8,8 @@ from typing import Annotated, Literal
 
 import typer
 
+from partita.zoo.names import NAMES
+
 
 def finite(value: float | None) -> float | None:
     """A number that may be given; nan lies within no bounds and outside of none."""
@@ -17,7 +19,7 @@ def finite(value: float | None) -> float | None:
 
 
 TaskSpec = Annotated[
-    str, typer.Argument(metavar="TASK", help="file.py:function, package.module:function, or a built-in name")
+    str, typer.Argument(metavar="TASK", help=f"file.py:function, package.module:function, or one of {', '.join(NAMES)}")
 ]
 GraphSpec = Annotated[str, typer.Argument(metavar="TASK", help="as for train, or a saved graph.json")]
 CLUSTER = "a TOML file, a catalogue name (h100-dgx; four nodes of it: h100-dgx-x4), or local:N"
@@ -37,13 +39,13 @@ Known = Annotated[
 Sweep = Annotated[str, typer.Option(metavar="bandwidth=LOW..HIGH", help="predict at these bandwidths too: 10M..10G")]
 Output = Annotated[Path | None, typer.Option("-o", metavar="FILE", help="write what was found to a file")]
 Seed = Annotated[int, typer.Option(min=0, max=2**63 - 1, help="of the model's weights and the order of samples")]
-Steps = Annotated[int | None, typer.Option(min=1, help="minibatches; of a comparison, after warm-up")]
+Steps = Annotated[int | None, typer.Option(min=1, help="minibatches; compare's (10, if not given) follow a warm-up")]
 Epochs = Annotated[int | None, typer.Option(min=1, help="passes over the data")]
 Trace = Annotated[Path | None, typer.Option(metavar="FILE", help="write a trace for ui.perfetto.dev")]
 Top = Annotated[int, typer.Option(min=1, help="how many plans to list")]
 Init = Annotated[str, typer.Option(metavar="FILE", help="weights to start from (safetensors)")]
 Out = Annotated[str, typer.Option(metavar="DIR", help="where weights and the manifest go")]
-Resume = Annotated[bool, typer.Option("--resume", help="go on with the run in --out")]
+Resume = Annotated[bool, typer.Option("--resume", help="go on with the run in --out, or begin it if it has none")]
 Every = Annotated[int, typer.Option(min=0, metavar="K", help="write a checkpoint every K steps")]
 Keep = Annotated[int, typer.Option(min=1, metavar="N", help="how many of the newest checkpoints stay")]
 Deterministic = Annotated[bool, typer.Option("--deterministic", help="draw the same under every plan")]

@@ -141,7 +141,7 @@ def _missed(rows: Sequence[Row]) -> list[str]:
     if not errors:
         return []
     worst, plan = errors[0]
-    mean = fmean(abs(expm1(ratio)) for ratio, _ in errors)
+    mean = expm1(fmean(abs(ratio) for ratio, _ in errors))
     return [f"The prediction missed by {mean:.1%} on average, most for {plan} ({expm1(worst):+.1%})"]
 
 

@@ -42,6 +42,18 @@ def check_folder(path: Path | None) -> None:
         raise OptionError(f"{path} cannot be written ({why}); give a folder that can be")
 
 
+def check_free(path: Path | None) -> None:
+    """Raises OptionError for a folder that holds a training run, whose report a comparison's would replace."""
+    if path is not None and any(isfile(path / name) for name in ("result.json", "model.safetensors", "manifest.json")):
+        raise OptionError(f"{path} holds a training run; give another --out")
+
+
+def check_new(path: Path | None, text: str) -> None:
+    """Raises OptionError for a file that is there and says something else than `text`."""
+    if path is not None and isfile(path) and path.read_text(encoding="utf-8", errors="replace") != text:
+        raise OptionError(f"{path} is there and says something else; give another -o, or remove it")
+
+
 def _takes(path: Path) -> bool:
     """Whether a file could be written. A folder is asked with a file without a name: what permissions say does not hold
     for root, nor on a disk that is mounted read-only."""

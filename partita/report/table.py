@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 from rich.box import SIMPLE
 from rich.table import Table
@@ -18,6 +18,8 @@ from partita.searches.exhaustive import Search
 from partita.searches.objective import money_of
 from partita.searches.sweep import Sweep
 from partita.units import show_bandwidth, show_bytes, show_seconds
+
+NEGLIGIBLE: Final = 1e-6  # of a step, which rounding leaves
 
 NOTHING = "-"
 
@@ -153,7 +155,7 @@ def _step(timeline: Timeline | None) -> str:
 
 
 def _share(seconds: float, step: float) -> str:
-    return f"{show_seconds(seconds)} ({seconds / step:.0%})" if seconds and step else ""
+    return f"{show_seconds(seconds)} ({seconds / step:.0%})" if step and seconds > NEGLIGIBLE * step else ""
 
 
 def _percent(value: float | None) -> str:

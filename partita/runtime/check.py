@@ -7,16 +7,20 @@ from functools import partial
 from math import inf
 from typing import Any, Final
 
+import psutil
 import torch
 
 from partita.cluster.cluster import Cluster
+from partita.errors import TaskError
 from partita.graph.graph import Graph
+from partita.graph.tensor import ITEMSIZE
 from partita.lowering.lower import last_program
 from partita.plan.plan import Plan
 from partita.program.ledger import Merge
 from partita.program.program import Program
 from partita.runtime.assembly import train_in_process
 from partita.runtime.half_precision import half_precision
+from partita.runtime.heap import limit
 from partita.runtime.leg import Leg, legs
 from partita.runtime.mean import divides, hooks_on, unlike_its_parts, unlike_its_shares
 from partita.runtime.reference import fresh, reference
@@ -30,6 +34,8 @@ from partita.tracing.capture import capture
 from partita.tracing.draws import sample_dims
 from partita.tracing.hidden_inputs import changing, follows_python_random
 from partita.tracing.kept import loss_in, put_back
+from partita.tracing.prepare import elements_of
+from partita.units import show_bytes
 
 TOLERANCE: Final = 1e-9
 WHOLE: Final = ("exact", "delayed")  # classes whose plans train minibatches as one process does
@@ -43,6 +49,7 @@ AGAINST: Final = {
     "halved": "one-process training in half precision on the same parts of the minibatches, lag {lag}, of the captured "
     "step where the model casts by itself",
     "consensus": "serial training of every replica, agreeing every {steps} steps",
+    "once": "serial training of every replica, averaged once at the end",
 }
 
 
@@ -59,6 +66,7 @@ def checked(
     a rounding error of the largest weight is allowed.
     """
     tell(f"capturing {task.name} in fp64")
+    _check_memory(task)
     found = {}
     for precision in ("fp64", "fp32"):
         with loss_in(task, precision):
@@ -87,8 +95,7 @@ def checked(
             if precision == "fp64" and not parts[-1].program.steps and not ledger:
                 found[precision] = max(found[precision], difference_before_end(train, serially, parts[:-1]))
             if precision == "fp32":
-                halves = serially(parts, whole=not whole) if whole else serial
-                found["control"] = difference({name: w.detach() for name, w in halves[0].items()}, serial[0])
+                found["control"] = difference(detached(serially(parts, whole=False) if whole else serial), serial[0])
     short, sums = next(((b.master and b.dtype, b.sums) for b in program.trained), ("", ""))
     tolerance = ROUNDING[short] if short and not sums else TOLERANCE
     near = found["fp64"] <= tolerance
@@ -101,14 +108,34 @@ def checked(
         "semantics": program.semantics,
         "max_difference": found["fp64"],
         "tolerance": tolerance,
-        "against": AGAINST["replayed" if ledger else "halved" if short else program.semantics].format(
-            lag=program.slots - 1, steps=program.steps
-        )
-        + ("" if whole else ", fed the same sub-batches, each worker's with buffers of its own"),
+        "against": _against(plan, program, "replayed" if ledger else "halved" if short else program.semantics, whole),
         "fp32_difference": found["fp32"],
         "control_difference": found["control"],
         "because": because,
     }
+
+
+def _against(plan: Plan, program: Program, how: str, whole: bool) -> str:
+    """What the weights were compared with."""
+    if how == "consensus" and any(sync.frequency.period == 0 for sync in plan.sync):
+        how = "once"
+    said = AGAINST[how].format(lag=program.slots - 1, steps=program.steps)
+    return said if whole else f"{said}, fed the same sub-batches, each worker's with buffers of its own"
+
+
+def _check_memory(task: Task) -> None:
+    """Raises TaskError for a model whose weights and gradients, by the plan and serially, do not fit here."""
+    needed, free = 4 * elements_of(task) * ITEMSIZE["float64"], min(psutil.virtual_memory().available, limit())
+    if needed > free:
+        raise TaskError(
+            f"verifying {task.name!r} takes {show_bytes(needed)} and more, for weights and gradients in fp64 under the "
+            f"plan and without it, and {show_bytes(free)} are free; verify the plan on a smaller model of the kind"
+        )
+
+
+def detached(states: Mapping[int, Weights]) -> Weights:
+    """The weights of rank 0."""
+    return {name: weight.detach() for name, weight in states[0].items()}
 
 
 def _explained(
@@ -117,20 +144,27 @@ def _explained(
 ) -> str:  # fmt: skip
     """Why weights are not equal, if it is known: `gaps` apart from the serial training to `straight`, which `serially`
     repeats, also from weights a rounding away. `whole`: a step changes no buffers."""
-    if why := changing(task, ("loss",)) or unlike_its_shares(task, program, steps, seed):
-        return why
-    if whole and (why := unlike_its_shares(task, program, steps, seed, drawing=True)):
+    if why := changing(task, ("loss",)):
         return why
     if follows_python_random(task):
         return (
             "the step follows Python's or NumPy's random numbers, and every worker draws its own; draw with torch, as "
             "tensors, of which `verify` gives every sample the same"
         )
+    if (apart := difference(detached(serially()), straight)) > TOLERANCE:
+        return (
+            f"the same serial training, made twice, ends {apart:.3g} apart: samples or first weights come from a "
+            "generator that --seed does not seed; draw from torch's, Python's or NumPy's own, not from a new one"
+        )
+    if why := unlike_its_shares(task, program, steps, seed):
+        return why
+    if whole and (why := unlike_its_shares(task, program, steps, seed, drawing=True)):
+        return why
     if divides(program) and (why := hooks_on(task)):
         return why
     if any(bucket.master for bucket in program.buckets):
         return ""
-    again = gaps_of({name: weight.detach() for name, weight in serially(nudged=True)[0].items()}, straight)
+    again = gaps_of(detached(serially(nudged=True)), straight)
     return undetermined(task, gaps, again, TOLERANCE, batch=program.batch, steps=steps, seed=seed, dims=dims)
 
 

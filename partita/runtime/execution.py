@@ -72,7 +72,7 @@ class Reporter:
 def progress_of(event: Mapping[str, Any], plan: str, steps: int) -> str:
     """What a report of a rank says of how far a run of so many steps is; "" for one about other things."""
     if "step" in event:
-        return f"{plan}: step {event['step'] + 1} of {steps}"
+        return f"{plan}: step {min(event['step'] + 1, steps)} of {steps}"
     if "saving" in event:
         return f"{plan}: writing the checkpoint of step {event['saving']}"
     return "{}: held-out loss of {} of {} samples".format(plan, *event["evaluated"]) if "evaluated" in event else ""

@@ -15,7 +15,6 @@ from typing import Any
 import psutil
 import torch
 from torch import nn
-from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.autograd.graph import saved_tensors_hooks
 from torch.utils._python_dispatch import (
     TorchDispatchMode,
@@ -36,7 +35,7 @@ from partita.tracing.prepare import (
     build_model,
     check_gradient,
     check_unchanged,
-    checked_model,
+    elements_of,
     flatten,
     split_loss,
 )
@@ -140,12 +139,7 @@ def _counted(flops: float, calls: int) -> tuple[tuple[str, float], ...]:
 
 def _check_memory(task: Task, precision: str) -> None:
     """Raises CaptureError where parameters and gradients would not fit into this machine's memory."""
-    try:
-        with FakeTensorMode(allow_non_fake_inputs=True):
-            elements = sum(p.numel() for p in checked_model(task).parameters())
-    except Exception:  # a model that looks at data while it is built can only be tried
-        return
-    needed, free = 2 * elements * DTYPES[precision].itemsize, psutil.virtual_memory().available
+    needed, free = 2 * elements_of(task) * DTYPES[precision].itemsize, psutil.virtual_memory().available
     if needed > free:
         raise CaptureError(
             f"the step of {task.name!r} could not be traced, and to run it once takes {show_bytes(needed)} where "

@@ -18,5 +18,5 @@ def check_name(name: str) -> None:
     if name not in NAMES:
         hint = did_you_mean(name.lower(), NAMES) or f"there are {', '.join(NAMES)};"
         raise TaskError(
-            f"{name!r} is no built-in task; {hint} Own tasks are file.py:function or package.module:function"
+            f"{name!r} is no built-in task; {hint} those of your own are file.py:function or package.module:function"
         )

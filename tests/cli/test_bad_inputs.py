@@ -59,6 +59,7 @@ OPTIONS = {
     "23": (["--plan", "ps_sync(servers=9)"], "1 or more is allowed, and 9 devices serve: ask for fewer servers"),
     "23 tiers": (["--plan", "ps_hierarchical"], "and 2 devices serve: take a cluster of 3 devices or more"),
     "39": (["--plan", "magic(x=1)"], "there is no recipe 'magic'"),
+    "39 unit": (["--plan", "ddp(bucket_bytes=4MiB)"], "bucket_bytes takes a number, as in ddp(bucket_bytes=1048576)"),
     "39 code": (["--plan", "__import__('os').system('true')"], "is no recipe call"),
     "39 lag": (["--plan", "pipe_sgd(staleness=100000000)"], "up to 1000 gradients in flight"),
     "39 period": (["--plan", "local_sgd(period=100000)"], "10000 steps of a period are allowed"),
@@ -81,6 +82,28 @@ def said(words: list[str], capfd: pytest.CaptureFixture[str], monkeypatch: pytes
     assert all(line.startswith("partita: capturing") for line in told), err
     assert last.startswith("partita: ")
     return last
+
+
+def test_a_model_too_large_to_verify_is_refused_at_once(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ["verify", "gpt3-175b", "--plan", "ddp", "--cluster", "local:2"]
+    assert "verifying 'gpt3-175b' takes 5.08 TiB and more" in said(words, capfd, monkeypatch)
+
+
+def test_what_lies_there_is_not_lost(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "result.json").touch()
+    words = ["compare", "digits-cnn", "--cluster", "local:2", "--plans", "ddp", "--out", str(tmp_path)]
+    assert f"{tmp_path} holds a training run; give another --out" in said(words, capfd, monkeypatch)
+    mine = tmp_path / "mine.toml"
+    assert main(["cluster", "show", "lab-2x2", "-o", str(mine)]) == 0
+    assert main(["cluster", "show", "lab-2x2", "-o", str(mine)]) == 0
+    mine.write_text(f"# mine\n{mine.read_text()}")
+    words = ["cluster", "show", "lab-2x2", "-o", str(mine)]
+    assert "is there and says something else" in said(words, capfd, monkeypatch)
+    assert mine.read_text().startswith("# mine")
 
 
 @pytest.mark.parametrize("number", MODELS)

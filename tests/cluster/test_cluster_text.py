@@ -201,10 +201,10 @@ def test_a_wrong_file_gets_one_sentence(text: str, sentence: str) -> None:
         ("h100-dxg", "did you mean 'h100-dgx'?"),
         ("local:0", "give 1 to 1024"),
         ("local:x", "'x' devices"),
-        ("h100-dgx-x0", "give one node or more"),
+        ("h100-dgx-x0", "give one or more, such as h100-dgx-x2"),
         ("h100-dgx-x125001", "asks for 125001 nodes; give 1 to 125000 behind its -x"),
         ("h100-dgx-x99999999999", "asks for 99999999999 nodes; give 1 to 125000"),
-        ("lab-4x1g-x2", "take a lab cluster as it is"),
+        ("lab-4x1g-x2", "which is a whole lab; give lab-4x1g"),
         ("missing.toml", "No such file or directory"),
     ],
 )

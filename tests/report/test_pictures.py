@@ -107,7 +107,7 @@ def test_the_verdict_names_the_fastest_the_bound_and_the_worst_miss() -> None:
     assert verdict(comparison()) == (
         "ddp is fastest at 400 ms a step, 2.50 times as fast as slow. Waiting for messages binds it: 75% of the step. "
         "The prediction ranked the plans as they ran. "
-        "The prediction missed by 17.5% on average, most for ddp (+25.0%). "
+        "The prediction missed by 17.9% on average, most for ddp (+25.0%). "
         "ddp reached the target loss first, after 800 ms."
     )
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -147,6 +149,22 @@ def test_weights_that_share_memory_are_refused() -> None:
     with pytest.raises(TaskError, match=r"parameters '0\.weight' and '1\.weight' share memory"):
         capture(of(tied))
     assert capture(of(side_by_side)).operators
+
+
+def test_samples_that_no_seed_makes_are_said_to_be() -> None:
+    class Drawn(torch.utils.data.Dataset[Batch]):
+        def __len__(self) -> int:
+            return 32
+
+        def __getitem__(self, index: int) -> Batch:
+            return torch.tensor(np.random.default_rng().standard_normal(6), dtype=torch.float32), torch.tensor(
+                index % 3
+            )
+
+    machines = cluster_of(2)
+    task = replace(of(layers), data=Drawn())
+    found = checked(task, lambda graph: call("ddp", graph, machines), machines)
+    assert (found["equal"], "made twice, ends" in found["because"]) == (False, True)
 
 
 def test_a_hook_that_sees_parts_is_named() -> None:
