@@ -1,8 +1,9 @@
 """What plans that do not wait for a slow device gain over ddp: measured, predicted, and the most that they could.
 
-    run.py [--cases slow1,slow5,stalls] [--steps 12] [--repeat 3] [--unpredicted]
+    run.py [--cases slow1,larger,slow5,stalls] [--steps 12] [--repeat 3] [--unpredicted]
 
 slow1   lab-4-slow1, one device at half the others' speed          slow5   slow5.toml, one at a fifth
+larger  the same with four times the samples a step (larger.py)
 stalls  lab-4x1g, where one step in ten of each rank takes five times as long (stalling.py); not predicted
 
 Samples count when they are applied. The bound is what the devices compute together over what they do at the pace of
@@ -43,6 +44,7 @@ class Case:
 
 CASES: Final = {
     "slow1": Case("lab-4-slow1", "bytes-gpt", (("ad_psgd", 1.5), (BACKUP, 1.3), (SSP, 0.0), (ASYNC, 0.0))),
+    "larger": Case("lab-4-slow1", f"{HERE / 'larger.py'}:larger", (("ad_psgd", 1.5), (BACKUP, 1.3))),
     "slow5": Case(str(HERE / "slow5.toml"), "bytes-gpt", (("ad_psgd", 3.0), (BACKUP, 2.5))),
     "stalls": Case("lab-4x1g", f"{HERE / 'stalling.py'}:stalling", ((SSP, 1.2),), times=3),
 }

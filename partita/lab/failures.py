@@ -39,7 +39,7 @@ def likely_cause(failures: Sequence[WorkerFailure]) -> WorkerFailure:
 def death_of(lab: Lab, worker: Worker) -> WorkerFailure:
     """The death of a worker that still owed an answer."""
     code = worker.process.wait()
-    how = f"ended with exit code {code}"
+    how, who = f"ended with exit code {code}", ""
     if code == 0:
         how = "left without an answer, exit code 0"
     elif code < 0:
@@ -48,8 +48,8 @@ def death_of(lab: Lab, worker: Worker) -> WorkerFailure:
             limit, peak = lab.cluster.devices[worker.rank].memory, lab.memory_peak(worker.rank)
             how += f", out of memory (limit {show_bytes(limit)}, peak {show_bytes(peak)})"
         elif -code == signal.SIGKILL:
-            how += " by another process, or by the kernel where this machine's memory ran out (dmesg tells)"
-    sentence = f"rank {worker.rank} {how}{_after(worker)}{_words(worker)}"
+            who = "; another process did, or the kernel where memory ran out (dmesg tells)"
+    sentence = f"rank {worker.rank} {how}{_after(worker)}{_words(worker)}{who}"
     return WorkerFailure(RunError(sentence, rank=worker.rank, step=worker.step), time.monotonic(), True)
 
 

@@ -114,7 +114,7 @@ def test_what_has_the_same_code_takes_no_turns_with_each_other() -> None:
     met: list[str] = []
     bench = replace(HOST, ahead=lambda: None)
     names = ("a0", "b0", "a1", "c0", "a2")
-    aged_seconds([(partial(met.append, name), bench) for name in names], [name[0] for name in names], 2e-3)
+    aged_seconds([(partial(met.append, name), bench) for name in names], [name[0] for name in names], 0.05)
     rows = [[name for name in names if name[1] == number] for number in "012"]
     turns = [list(each) for _, each in groupby(met, key=lambda name: name[1])]
     assert len(turns) == len(rows)
