@@ -1,4 +1,4 @@
-"""bytes-gpt on four times the samples: messages, servers and updates are a smaller part of a step that computes more."""
+"""bytes-gpt on four times the samples: messages, servers and updates are a smaller part of a step."""
 
 from __future__ import annotations
 
