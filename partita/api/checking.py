@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import isfinite
-from os.path import isfile
+from os.path import isdir, isfile
 from pathlib import Path
 from typing import Any, Final
 
@@ -104,12 +104,17 @@ def check_training(*, steps: Any, epochs: Any, seed: Any, checkpoint_every: Any,
 
 
 def check_places(*, init: str, out: str, resume: Any, checkpoint_every: int) -> None:
-    """Raises OptionError for weights that are not there, and for what needs a directory where none is given."""
+    """Raises OptionError for weights that are not there, for what needs a directory where none is given, and for a
+    directory that holds another run."""
     if init and not isfile(init):
         raise OptionError(f"there is no weights file {init}; give one that `partita train --out` wrote")
     if not out and (resume or checkpoint_every):
         what = "--resume goes on with the run in" if resume else "--checkpoint-every writes to"
         raise OptionError(f"{what} a directory; give it with --out DIR")
+    if out and not resume and isdir(out):
+        from partita.runtime.directory import check_unused  # with torch: only where there may be a run
+
+        check_unused(out)
 
 
 def check_timeout(timeout: Any) -> None:

@@ -11,9 +11,10 @@ import json
 import os
 import platform
 import re
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from partita.graph.flops import OPAQUE
 from partita.units import Seconds
@@ -21,13 +22,17 @@ from partita.units import Seconds
 METHOD: Final = 9  # raised when the way of timing changes
 
 
+def cache_folder() -> Path:
+    """Where what was measured is kept."""
+    return Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "partita"
+
+
 def cache_place(torch_version: str, cores: float, busy: bool) -> Path:
     """The file for operators on this machine under these conditions."""
-    root = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "partita"
     words = (
         f"{processor_name()}-torch{torch_version}-method{METHOD}-threads1-cores{cores:g}-{'busy' if busy else 'alone'}"
     )
-    return root / (re.sub(r"[^A-Za-z0-9.]+", "-", words) + ".json")
+    return cache_folder() / (re.sub(r"[^A-Za-z0-9.]+", "-", words) + ".json")
 
 
 def processor_name() -> str:
@@ -43,9 +48,8 @@ def processor_name() -> str:
 def read_cache(place: Path) -> dict[str, float]:
     """Signature -> relative time; empty if the file does not exist or cannot be read."""
     try:
-        table = json.loads(place.read_text())
-        return {k: float(v) for k, v in table.items()} if isinstance(table, dict) else {}
-    except (OSError, ValueError, TypeError):
+        return {k: float(v) for k, v in read_table(place).items()}
+    except (ValueError, TypeError):
         return {}
 
 
@@ -53,7 +57,20 @@ def write_cache(place: Path, seconds: dict[str, Seconds], reference: Seconds) ->
     """Add the times of operators to the file, atomically; where it cannot be written they are timed again next time.
     Opaque operators are left out: a signature does not tell one model from another."""
     named = {name: value / reference for name, value in seconds.items() if not name.startswith(OPAQUE)}
-    table = read_cache(place) | named
+    write_table(place, read_cache(place) | named)
+
+
+def read_table(place: Path) -> dict[str, Any]:
+    """The JSON object in a file; empty if the file does not exist or holds none."""
+    with suppress(OSError, ValueError):
+        table = json.loads(place.read_text())
+        if isinstance(table, dict):
+            return table
+    return {}
+
+
+def write_table(place: Path, table: Mapping[str, Any]) -> None:
+    """Write a JSON object, whole or not at all, if that is possible."""
     fresh = place.with_suffix(f".{os.getpid()}")
     with suppress(OSError):
         place.parent.mkdir(parents=True, exist_ok=True)

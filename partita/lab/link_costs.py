@@ -28,15 +28,6 @@ USUAL: Final = 0.95  # of a link's bandwidth is left for payload, where the proc
 Row = TypeVar("Row", bound=tuple[Any, ...])
 
 
-@dataclass(frozen=True, slots=True)
-class TimedLinks:
-    """Costs of links, when they were timed (monotonic), and which collectives have a curve in them."""
-
-    at: Seconds = -inf
-    kinds: frozenset[Kind] = frozenset()
-    wiring: Wiring = Wiring()
-
-
 def kinds_of(programs: Iterable[Program]) -> tuple[Kind, ...]:
     """The kinds of collectives whose curves the programs need: always an all-reduce's, by which messages are judged."""
     acts = (one.act for program in programs for role in program.roles for one in role.instructions)

@@ -29,7 +29,7 @@ from partita.lab.costing import batches_by_company, precisions_of, seconds_alone
 from partita.lab.failures import stalled
 from partita.lab.forward import forwarding
 from partita.lab.launching import launches_of, with_launching
-from partita.lab.link_costs import TimedLinks, sizes_for, wiring_of, with_disturbance
+from partita.lab.link_costs import sizes_for, wiring_of, with_disturbance
 from partita.lab.monitor import Monitor
 from partita.lab.operator_timing import TOTAL
 from partita.lab.processor import processor_here
@@ -37,6 +37,7 @@ from partita.lab.record import scratch
 from partita.lab.replies import calls_of, coding_of, with_coding, workspaces_of
 from partita.lab.slowdowns import as_then, of_all, pooled, steady
 from partita.lab.spares import Spares
+from partita.lab.timed_links import TimedLinks, links_place, read_links, write_links
 from partita.lab.worker_group import WorkerGroup
 from partita.lowering.lower import last_program
 from partita.plan.plan import Plan
@@ -59,9 +60,7 @@ TIMEOUT_FACTOR: Final = 100  # times --timeout, for which workers wait alone: a 
 GLANCE: Final[Seconds] = 0.3  # of a core, for timing operators again between runs
 RARE: Final = 8  # from one such time to the next: so many times as long as it takes, at least
 LATELY: Final = 7  # times that count, the two when costs were measured among them
-RECENT: Final[Seconds] = 180.0  # for which costs of links are those of another task too
 RETURNS: Final = 3  # times that a worker is started again in a run
-_TIMED: Final[dict[Cluster, TimedLinks]] = {}
 
 
 class Rehearsal:
@@ -101,6 +100,7 @@ class Rehearsal:
             cluster.write_text(write_cluster(self.cluster), encoding="utf-8")
             self.tell(f"starting {self.cluster.size} workers on {self.cluster.name}")
             stack.enter_context(self.group)
+            self._kept = links_place(self.cluster, torch.__version__, *self.group.lab.notes)
             paths = {"graph": str(graph), "cluster": str(cluster), "first": str(first)}
             self.opening = dict[str, Any](paths, task=self.task, seed=self.seed, timeout=self.timeout * TIMEOUT_FACTOR)
             with self.group.lab.lifted():
@@ -161,7 +161,7 @@ class Rehearsal:
         operators = {name: seconds / slowdowns[0] for name, seconds in lone.items()} | operators
         if (cores := background.cores()) > HEAVY:
             self._links = None
-            _TIMED.pop(self.cluster, None)
+            self._kept.unlink(missing_ok=True)
         if cores > BEARABLE:
             self.beside = [
                 f"other work used {cores:.1f} cores of this machine while costs were measured, so neither predictions "
@@ -241,16 +241,16 @@ class Rehearsal:
         return replies
 
     def _wiring(self, kinds: Collection[Kind], batch: int) -> Wiring:
-        """Costs of links: those that were timed first, or for another task a moment ago, unless much other work was
+        """Costs of links: those that were timed first, or for another task some minutes ago, unless much other work was
         beside; and what messages cost computing `batch` samples."""
-        sizes, timed = sizes_for(self.cluster), _TIMED.get(self.cluster, TimedLinks())
-        last = self._links or (timed if time.monotonic() <= timed.at + RECENT else TimedLinks())
+        sizes, last = sizes_for(self.cluster), self._links or read_links(self._kept)
         if not last.kinds.issuperset(kinds):
             wanted = [kind for kind in CURVED if kind in kinds or kind in last.kinds]
             replies = self._ask("wires", 300.0, sizes=list(sizes), kinds=wanted)
             found = wiring_of(replies, self.group.lab.cluster, self.group.lab.hosts)
-            last = TimedLinks(time.monotonic(), frozenset(wanted), found)
-        self._links = _TIMED[self.cluster] = last
+            last = TimedLinks(frozenset(wanted), found)
+            write_links(self._kept, last)
+        self._links = last
         if not batch or self.graph.rung == "opaque":
             return last.wiring
         return with_disturbance(last.wiring, self._ask("beside", 120.0, batch=batch, largest=sizes[-1]))

@@ -150,6 +150,14 @@ def read_result(out: str) -> Finished | None:
         ) from error
 
 
+def check_unused(out: str) -> None:
+    """Raises OptionError for a directory that holds a run which is not to be gone on with."""
+    if any(committed(out)):
+        raise OptionError(f"{out} holds checkpoints of a run; give --resume to go on with it, or another --out")
+    if (Path(out) / RESULT).exists():
+        raise OptionError(f"{out} holds a finished run; give another --out, or remove it")
+
+
 def place_to_start(asked: Training) -> SavedCheckpoint | Finished | None:
     """Where a run with a directory starts: from a checkpoint, not at all since it is finished, or (None) from step 0.
 
@@ -157,10 +165,7 @@ def place_to_start(asked: Training) -> SavedCheckpoint | Finished | None:
     """
     out, steps, tell = asked.keep.out, asked.steps, asked.note
     if not asked.resume:
-        if any(committed(out)):
-            raise OptionError(f"{out} holds checkpoints of a run; give --resume to go on with it, or another --out")
-        if (Path(out) / RESULT).exists():
-            raise OptionError(f"{out} holds a finished run; give another --out, or remove it")
+        check_unused(out)
         sweep(out, 0)
         return None
     finished, found = read_result(out), newest(out, tell)

@@ -149,7 +149,7 @@ def ranked(
         raise none_applies(refused)
     cluster = costs.cluster
     value = partial(objective_value, cluster=cluster, objective=objective)
-    order = sorted(found, key=lambda c: (not c.fits, value(c.timeline), *plainness(c), len(c.plan.name)))
+    order = _distinct(sorted(found, key=lambda c: (not c.fits, value(c.timeline), *plainness(c), len(c.plan.name))))
     bound = bound or _bound(graph, cluster, costs)
     least = _least(graph, costs, objective) or bound
     explained = tuple(_explained(c, order[0], cluster, objective, least) for c in order)
@@ -187,6 +187,15 @@ def points(
 def recipe_of(candidate: Candidate) -> str:
     """The name of the recipe whose call made it."""
     return candidate.plan.name.split("(")[0]
+
+
+def _distinct(order: Iterable[Candidate]) -> list[Candidate]:
+    """Of a recipe's points that step, hold and send the same, the first: others compute again what nobody kept."""
+    kept = dict[tuple[object, ...], Candidate]()
+    for one in order:
+        t = one.timeline
+        kept.setdefault((recipe_of(one), t.step_seconds, t.memory, t.wire_sent), one)
+    return list(kept.values())
 
 
 def plainness(candidate: Candidate) -> tuple[bool, bool, bool, float, int, bool]:

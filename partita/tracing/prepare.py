@@ -29,6 +29,7 @@ from partita.graph.graph import TANGENT
 from partita.graph.tensor import DTYPE_OF
 from partita.task import Task
 
+Tensors = Mapping[str, torch.Tensor]
 TAKEN: Final = re.compile(rf"{TANGENT}|(input|constant)\.\d+")  # names of a graph's own values
 ENDED: Final = 128 + SIGTERM  # the exit code of a process that was told to end, which a model does not ask for
 DTYPES: Final[dict[str, torch.dtype]] = {precision: getattr(torch, name) for precision, name in DTYPE_OF.items()}
@@ -88,11 +89,6 @@ def checked_model(task: Task) -> nn.Module:
                 f"parameter {name!r} has a hook that runs once its gradient is there, as optimizers in the backward "
                 "pass have; take it out, for gradients are summed over devices first"
             )
-    if pair := _overlapping(parameters):
-        raise TaskError(
-            f"parameters {pair[0]!r} and {pair[1]!r} share memory, and an optimizer would not know; give both modules "
-            "one Parameter (decoder.weight = encoder.weight), transposed in forward() if need be"
-        )
     buffers = dict(model.named_buffers())
     for name in filter(TAKEN.fullmatch, chain(parameters, buffers)):
         raise TaskError(
@@ -102,6 +98,11 @@ def checked_model(task: Task) -> nn.Module:
     for name, buffer in buffers.items():
         if buffer.requires_grad:
             raise TaskError(f"buffer {name!r} requires a gradient; make it a Parameter, or detach it")
+    if pair := _overlapping(parameters, buffers):
+        raise TaskError(
+            f"{pair[0]!r} and {pair[1]!r} share memory, of which an optimizer knows nothing; give both modules one "
+            "Parameter (decoder.weight = encoder.weight), transposed in forward() if need be, or a buffer a copy"
+        )
     return model.train()
 
 
@@ -114,20 +115,22 @@ def elements_of(task: Task) -> int:
         return 0
 
 
-def _overlapping(parameters: Mapping[str, nn.Parameter]) -> tuple[str, str] | None:
-    """Two parameters that have an element of memory in common."""
+def _overlapping(parameters: Tensors, buffers: Tensors) -> tuple[str, str] | None:
+    """A parameter and another one, or a buffer, that have an element of memory in common."""
     together: dict[int, list[str]] = {}
-    for name, parameter in parameters.items():
-        together.setdefault(parameter.untyped_storage()._cdata, []).append(name)
+    tensors = {name: t for name, t in {**parameters, **buffers}.items() if t.layout is torch.strided}
+    for name, tensor in tensors.items():
+        together.setdefault(tensor.untyped_storage()._cdata, []).append(name)
     for names in (names for names in together.values() if len(names) > 1):
-        owner = np.full(max(_extent(parameters[name]) for name in names), -1, np.int32)
+        owner = np.full(max(_extent(tensors[name]) for name in names), -1, np.int32)
         for number, name in enumerate(names):
-            p = parameters[name]
-            strides = [step * owner.itemsize for step in p.stride()]
-            mine = np.lib.stride_tricks.as_strided(owner[p.storage_offset() :], tuple(p.shape), strides)
-            if p.numel() and mine.max() >= 0:
+            t = tensors[name]
+            strides = [step * owner.itemsize for step in t.stride()]
+            mine = np.lib.stride_tricks.as_strided(owner[t.storage_offset() :], tuple(t.shape), strides)
+            if t.numel() and mine.max() >= 0:
                 return names[int(mine.max())], name
-            mine[...] = number
+            if name in parameters:
+                mine[...] = number
     return None
 
 

@@ -146,7 +146,14 @@ def test_weights_that_share_memory_are_refused() -> None:
         model.left, model.right = nn.Parameter(whole[:, :8]), nn.Parameter(whole[:, 8:])
         return model
 
-    with pytest.raises(TaskError, match=r"parameters '0\.weight' and '1\.weight' share memory"):
+    def mirrored() -> nn.Module:
+        model = layers()
+        model.register_buffer("mirror", model[0].weight.data[2:4])
+        return model
+
+    with pytest.raises(TaskError, match=r"'0\.weight' and 'mirror' share memory"):
+        capture(of(mirrored))
+    with pytest.raises(TaskError, match=r"'0\.weight' and '1\.weight' share memory"):
         capture(of(tied))
     assert capture(of(side_by_side)).operators
 
