@@ -190,12 +190,15 @@ def recipe_of(candidate: Candidate) -> str:
 
 
 def _distinct(order: Iterable[Candidate]) -> list[Candidate]:
-    """Of a recipe's points that step, hold and send the same, the first: others compute again what nobody kept."""
-    kept = dict[tuple[object, ...], Candidate]()
+    """Without those that compute again what nobody kept, and step, hold and send what another of the recipe does."""
+    kept, met = list[Candidate](), set[tuple[object, ...]]()
     for one in order:
         t = one.timeline
-        kept.setdefault((recipe_of(one), t.step_seconds, t.memory, t.wire_sent), one)
-    return list(kept.values())
+        does = recipe_of(one), t.step_seconds, t.memory, t.wire_sent
+        if one.plan.memory.recompute is Recompute.NONE or does not in met:
+            kept.append(one)
+        met.add(does)
+    return kept
 
 
 def plainness(candidate: Candidate) -> tuple[bool, bool, bool, float, int, bool]:
