@@ -37,7 +37,7 @@ from partita.lab.record import scratch
 from partita.lab.replies import calls_of, coding_of, with_coding, workspaces_of
 from partita.lab.slowdowns import as_then, of_all, pooled, steady
 from partita.lab.spares import Spares
-from partita.lab.timed_links import TimedLinks, links_place, read_links, write_links
+from partita.lab.timed_links import TimedLinks, drop_links, links_place, read_links, write_links
 from partita.lab.worker_group import WorkerGroup
 from partita.lowering.lower import last_program
 from partita.plan.plan import Plan
@@ -161,7 +161,7 @@ class Rehearsal:
         operators = {name: seconds / slowdowns[0] for name, seconds in lone.items()} | operators
         if (cores := background.cores()) > HEAVY:
             self._links = None
-            self._kept.unlink(missing_ok=True)
+            drop_links(self._kept)
         if cores > BEARABLE:
             self.beside = [
                 f"other work used {cores:.1f} cores of this machine while costs were measured, so neither predictions "

@@ -52,6 +52,12 @@ def write_links(place: Path, links: TimedLinks) -> None:
     write_table(place, {"at": time.time(), "kinds": sorted(links.kinds), "wiring": asdict(links.wiring)})
 
 
+def drop_links(place: Path) -> None:
+    """Keep them no longer; a file that may not be removed could not have been written either."""
+    with suppress(OSError):
+        place.unlink()
+
+
 def _frozen(value: Any) -> Any:
     """JSON's lists as the tuples that they were."""
     return tuple(map(_frozen, value)) if isinstance(value, Sequence) and not isinstance(value, str) else value

@@ -34,7 +34,7 @@ from partita.tracing.capture import capture
 from partita.tracing.draws import sample_dims
 from partita.tracing.hidden_inputs import changing, follows_python_random
 from partita.tracing.kept import loss_in, put_back
-from partita.tracing.prepare import elements_of
+from partita.tracing.trace import elements_of
 from partita.units import show_bytes
 
 TOLERANCE: Final = 1e-9

@@ -35,10 +35,10 @@ from partita.tracing.prepare import (
     build_model,
     check_gradient,
     check_unchanged,
-    elements_of,
     flatten,
     split_loss,
 )
+from partita.tracing.trace import elements_of
 from partita.units import show_bytes
 
 SIZES = (2, 3)

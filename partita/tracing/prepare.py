@@ -13,7 +13,6 @@ from typing import Any, Final
 import numpy as np
 import torch
 from torch import nn
-from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._pytree import (
     TreeSpec,
     register_dataclass,
@@ -104,15 +103,6 @@ def checked_model(task: Task) -> nn.Module:
             "Parameter (decoder.weight = encoder.weight), transposed in forward() if need be, or a buffer a copy"
         )
     return model.train()
-
-
-def elements_of(task: Task) -> int:
-    """Elements of the model's parameters, without memory for them; 0 for one that looks at data while it is built."""
-    try:
-        with FakeTensorMode(allow_non_fake_inputs=True):
-            return sum(p.numel() for p in checked_model(task).parameters())
-    except Exception:  # it can only be tried
-        return 0
 
 
 def _overlapping(parameters: Tensors, buffers: Tensors) -> tuple[str, str] | None:

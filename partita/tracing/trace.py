@@ -172,6 +172,17 @@ def _model_without_data(task: Task, mode: FakeTensorMode) -> nn.Module:
         raise NeedsData(f"the model of {task.name!r} looks at data while it is built ({first_line(error)})") from error
 
 
+def elements_of(task: Task) -> int:
+    """Elements of the model's parameters, without memory for them; 0 for a model that looks at data while it is built,
+    of which nothing is known before it is. Raises TaskError for what cannot be trained."""
+    try:
+        return sum(
+            p.numel() for p in _model_without_data(task, FakeTensorMode(allow_non_fake_inputs=True)).parameters()
+        )
+    except NeedsData:
+        return 0
+
+
 def _fake(tensor: torch.Tensor, mode: FakeTensorMode, precision: str) -> torch.Tensor:
     with mode, torch.no_grad():
         fake = tensor.detach() if isinstance(tensor, FakeTensor) else mode.from_tensor(tensor.detach())

@@ -11,7 +11,7 @@ import pytest
 from partita.cluster.cluster import Cluster
 from partita.cost.wiring import CURVED, Measured, Wiring
 from partita.lab import timed_links
-from partita.lab.timed_links import RECENT, TimedLinks, links_place, read_links, write_links
+from partita.lab.timed_links import RECENT, TimedLinks, drop_links, links_place, read_links, write_links
 
 ROWS = ((4, 1e-6, 2e-6, 1.0), (2**20, 1.5e-3, 0.1, 1.25))
 LINKS = TimedLinks(
@@ -28,6 +28,9 @@ def test_it_comes_back_as_it_was(tmp_path: Path) -> None:
     assert read_links(place) == TimedLinks()
     write_links(place, LINKS)
     assert read_links(place) == LINKS
+    for _ in range(2):
+        drop_links(place)
+        assert read_links(place) == TimedLinks()
 
 
 @pytest.mark.parametrize("later", [RECENT + 1, -1.0])

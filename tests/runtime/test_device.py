@@ -196,12 +196,17 @@ class Arrived:
         return self.here
 
 
-def test_a_message_is_on_the_card_once_it_was_waited_for() -> None:
-    into = torch.zeros(3)
-    assert not StagedMessage(Arrived(False), torch.ones(3), into).block(0.1)
-    assert not into.any()
-    assert StagedMessage(Arrived(True), torch.ones(3), into).block(0.1)
-    assert into.eq(1).all()
+def test_a_message_is_on_the_card_once_it_is_there() -> None:
+    for asks in (StagedMessage.ready, lambda message: message.block(0.1)):
+        into = torch.zeros(3)
+        assert not asks(StagedMessage(Arrived(False), torch.ones(3), into))
+        assert not into.any()
+        message = StagedMessage(Arrived(True), torch.ones(3), into)
+        assert asks(message)
+        assert into.eq(1).all()
+        into.zero_()  # it is another's by now
+        assert message.block(0.1)
+        assert not into.any()
 
 
 def test_devices_are_told_apart_in_one_file() -> None:

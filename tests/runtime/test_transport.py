@@ -6,10 +6,9 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 import pytest
-import torch
 
 from partita.errors import RunError
-from partita.runtime.processes import LinkedMessage, StagedMessage, Work
+from partita.runtime.processes import LinkedMessage, Work
 from partita.runtime.rank import Board
 from partita.runtime.transport import PeerGone, Tags
 from partita.runtime.waits import Posted
@@ -77,38 +76,12 @@ def test_who_waits_for_what_somebody_polls_does_not_wait_beside() -> None:
         broken.block(5.0)
 
 
-@dataclass
-class Coming:
-    """A message that is there, or does not come."""
-
-    came: bool
-
-    def ready(self) -> bool:
-        return self.came
-
-    def block(self, timeout: float) -> bool:
-        return self.came
-
-
-def test_what_comes_for_a_device_is_there_when_it_is_copied() -> None:
-    for asks in (StagedMessage.ready, lambda message: message.block(1.0)):
-        into, host = torch.zeros(2), torch.ones(2)
-        assert not asks(StagedMessage(Coming(False), host, into))
-        assert not into.any()
-        message = StagedMessage(Coming(True), host, into)
-        assert asks(message)
-        assert into.all()
-        into.zero_()  # it is another's by now
-        assert message.block(1.0)
-        assert not into.any()
-
-
 def test_a_message_whose_connection_another_closed_has_not_come() -> None:
     """gloo closes the connection of two ranks when one message on it is late."""
-    for came in (False, True):
-        posted = Posted(Coming(came), Board())
+    for why in ("", LATE):
+        posted = Posted(Work(Started(why)), Board())
         posted._wait()
-        assert bool(posted.arrived) == came
+        assert bool(posted.arrived) == (not why)
 
 
 def test_two_messages_of_a_pair_never_have_one_tag() -> None:
