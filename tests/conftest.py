@@ -25,7 +25,7 @@ for unchecked in (BeartypeClawDecorWarning, BeartypeDecorHintPep613DeprecationWa
     warnings.simplefilter("ignore", unchecked)
 beartype_package("partita", conf=HOW)
 
-from partita.runtime.heap import keep_freed, set_aside  # noqa: E402  checked as well
+from partita.runs.heap import keep_freed, set_aside  # noqa: E402  checked as well
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -11,7 +11,7 @@ from torch import nn
 from partita.cluster.cluster import Cluster
 from partita.graph.graph import Graph
 from partita.recipes.catalogue import call
-from partita.runtime.assembly import train_in_process
+from partita.runs.assembly import train_in_process
 from partita.task import Task
 from partita.zoo.data import Samples
 from partita.zoo.tasks import built_in

@@ -15,8 +15,8 @@ from pathlib import Path
 from statistics import mean
 
 from partita import api
+from partita.checkpoints.checkpoint import SavePolicy
 from partita.lab.rehearsal import Rehearsal
-from partita.runtime.checkpoint import SavePolicy
 from partita.wire.codec import SPECS
 
 EXACT = "ddp"

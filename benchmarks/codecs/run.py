@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from partita.lab.codecs import trial_of
+from partita.probes.codecs import trial_of
 from partita.wire.codec import SPECS, read_codecs
 
 TURNS = 9

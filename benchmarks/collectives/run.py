@@ -26,16 +26,16 @@ import torch.distributed as dist
 
 from partita import api
 from partita.lab.command import run_command
-from partita.lab.extra_lane import Call, ExtraLane
-from partita.lab.link_timing import started
 from partita.lab.rehearsal import Rehearsal
-from partita.lab.timing import AHEAD, computed
+from partita.probes.extra_lane import Call, ExtraLane
+from partita.probes.link_timing import started
+from partita.probes.timing import AHEAD, computed
 from partita.program.instruction import Kind
 from partita.recipes.fastest import candidates, choice, timed
-from partita.runtime.hops import by_schedule
-from partita.runtime.processes import Processes
-from partita.runtime.transport import Pending, Steps
 from partita.searches.sweep import crossings
+from partita.transport.hops import by_schedule
+from partita.transport.processes import Processes
+from partita.transport.transport import Pending, Steps
 from partita.units import show_bandwidth
 from partita.wire.algorithms import BACKEND, all_reduce
 from partita.wire.schedule import even_edges, in_halves, longest

@@ -18,7 +18,7 @@ from typing import Any, Final
 import torch
 
 from partita.kernels.cards import ANYWHERE, pair_of
-from partita.lab.codecs import trial_of
+from partita.probes.codecs import trial_of
 from partita.wire.codec import read_codecs, settings_of, spec_of
 
 BAR: Final = 0.6

@@ -13,8 +13,8 @@ import torch
 from partita.graph.batch import substitute
 from partita.graph.graph import Graph
 from partita.graph.precision import shortened
-from partita.lab.bench import Bench
-from partita.lab.stretches import Stretch, make, stretches_of
+from partita.probes.bench import Bench
+from partita.probes.stretches import Stretch, make, stretches_of
 
 Course = tuple[int, ...]  # bytes that are taken, or -1 - k where the k-th taking is given back
 MANY = 100_000

@@ -15,10 +15,10 @@ from partita.graph.batch import substitute
 from partita.graph.graph import Graph
 from partita.graph.precision import shortened
 from partita.graph.signature import signature
-from partita.lab.bench import benches_of
-from partita.lab.operator_timing import seconds_in_turn
-from partita.lab.stretches import stretches_of
-from partita.lab.workspace_bytes import workspace_bytes
+from partita.probes.bench import benches_of
+from partita.probes.operator_timing import seconds_in_turn
+from partita.probes.stretches import stretches_of
+from partita.probes.workspace_bytes import workspace_bytes
 
 
 @dataclass(frozen=True)

@@ -62,10 +62,10 @@ try:
     from partita.program.instruction import Kind
     from partita.program.timeline import Span
     from partita.report.environment import environment
-    from partita.runtime.processes import Processes
-    from partita.runtime.session import join_world
+    from partita.runs.session import join_world
     from partita.simulator.simulate import simulate
     from partita.task import load_task
+    from partita.transport.processes import Processes
     from partita.wire.codec import SPECS
 except ImportError as missing:
     print(f"a package that partita needs is missing here ({missing}); install it, or carry its wheel along")

@@ -21,10 +21,10 @@ from statistics import fmean
 from typing import Any
 
 from partita import api
+from partita.checkpoints.checkpoint import SavePolicy
 from partita.lab.rehearsal import Rehearsal
 from partita.lowering.lower import last_program
 from partita.report.map import Line, map_svg, turns
-from partita.runtime.checkpoint import SavePolicy
 from partita.searches.sweep import Curve, crossings, lowest, read_sweep
 from partita.units import show_bandwidth, show_seconds
 

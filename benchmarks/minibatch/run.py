@@ -20,8 +20,8 @@ import torch
 from rich.console import Console
 
 from partita import api
+from partita.oracles.target import least_loss, least_steps
 from partita.report.table import minibatch_table
-from partita.runtime.target import least_loss, least_steps
 from partita.searches.steps_to_loss import MeasuredMinibatch, StepsToLoss, slope, write_steps
 from partita.task import Task
 

@@ -20,9 +20,9 @@ from statistics import mean
 from typing import Any
 
 from partita import api
+from partita.checkpoints.checkpoint import SavePolicy
 from partita.errors import PartitaError
 from partita.lab.rehearsal import Rehearsal
-from partita.runtime.checkpoint import SavePolicy
 
 PLANS = (
     "ddp", "pipe_sgd", "ssp(staleness=3)", "ps_async", "dc_asgd", "easgd", "local_sgd(period=4)", "diloco(period=25)",

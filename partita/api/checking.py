@@ -112,7 +112,7 @@ def check_places(*, init: str, out: str, resume: Any, checkpoint_every: int) -> 
         what = "--resume goes on with the run in" if resume else "--checkpoint-every writes to"
         raise OptionError(f"{what} a directory; give it with --out DIR")
     if out and not resume and isdir(out):
-        from partita.runtime.directory import check_unused  # with torch: only where there may be a run
+        from partita.runs.directory import check_unused  # with torch: only where there may be a run
 
         check_unused(out)
 

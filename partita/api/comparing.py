@@ -117,7 +117,7 @@ def verify(
     check_counts(1, steps=steps)
     check_seed(seed)
     machines = cluster_given("local:4" if cluster is None else cluster)
-    from partita.runtime.check import checked
+    from partita.oracles.check import checked
 
     loaded = load(task) if isinstance(task, str) else task
     try:

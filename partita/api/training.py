@@ -51,10 +51,10 @@ def train(
     if not ranked:
         check_here(machines)
     loaded, spec = _loaded(task, ranked)
+    from partita.checkpoints.checkpoint import SavePolicy
     from partita.lab.train import train_on
-    from partita.runtime.checkpoint import SavePolicy
-    from partita.runtime.torchrun import train_rank
-    from partita.runtime.training import Training
+    from partita.runs.torchrun import train_rank
+    from partita.runs.training import Training
 
     graph = graph_of(loaded, tell=tell)
     made = plan_of(plan, graph, machines, task="" if ranked else loaded, tell=tell)
@@ -101,7 +101,7 @@ def _row_of(plan: str, semantics: str, ran: Any) -> Row:
 
 
 def apply(plan: Plan | str, model: Any, optimizer: Any, loader: Any) -> tuple[Any, Any, Any]:
-    """Data parallelism for a training loop of one's own, under torchrun: see `partita.runtime.apply.apply`."""
-    from partita.runtime.apply import apply as applied
+    """Data parallelism for a training loop of one's own, under torchrun: see `partita.runs.apply.apply`."""
+    from partita.runs.apply import apply as applied
 
     return applied(plan, model, optimizer, loader)

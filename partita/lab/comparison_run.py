@@ -14,11 +14,11 @@ from partita.graph.graph import Graph
 from partita.lab.link_costs import kinds_of
 from partita.lab.rehearsal import Rehearsal
 from partita.lowering.lower import last_program, lower
+from partita.oracles.mean import divides, unlike_its_parts
 from partita.plan.plan import Plan
 from partita.program.timeline import Timeline
-from partita.runtime.mean import divides, unlike_its_parts
-from partita.runtime.memory_trace import MemoryTrace
-from partita.runtime.result import RunResult
+from partita.runs.memory_trace import MemoryTrace
+from partita.runs.result import RunResult
 from partita.searches.break_even import break_even_of, without_codecs
 from partita.searches.explaining import MOST_RANKS
 from partita.searches.sweep import Curve, Sweep, sweep

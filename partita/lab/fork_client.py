@@ -19,7 +19,7 @@ from typing import Any, BinaryIO, Final
 
 from partita.errors import RunError
 from partita.lab import fork_server
-from partita.runtime.heap import KEPT
+from partita.runs.heap import KEPT
 from partita.units import Seconds
 
 PR_SET_CHILD_SUBREAPER: Final = 36

@@ -73,7 +73,7 @@ def _load() -> None:
     import torch._dynamo  # noqa: F401  an optimizer's first step imports it
 
     from partita.lab import serve  # noqa: F401
-    from partita.runtime.heap import set_aside
+    from partita.runs.heap import set_aside
     from partita.zoo import tasks  # noqa: F401
 
     set_aside()

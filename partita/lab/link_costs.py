@@ -13,9 +13,9 @@ from typing import Any, Final, TypeVar
 from partita.cluster.cluster import Cluster
 from partita.cost.costs import Host
 from partita.cost.wiring import CURVED, Circle, Curve, Measured, Wiring
-from partita.lab.crowd_timing import Congested
-from partita.lab.link_timing import CHAIN
 from partita.lab.worker_group import WorkerGroup
+from partita.probes.crowd_timing import Congested
+from partita.probes.link_timing import CHAIN
 from partita.program.instruction import Collective, Kind
 from partita.program.program import Program
 from partita.telling import Tell

@@ -1,4 +1,4 @@
-"""The link that holds a run up, from what waiting ranks report about their connections (runtime/flows.py).
+"""The link that holds a run up, from what waiting ranks report about their connections (transport/flows.py).
 
 rank 1 ══ rank 2     bytes wait on both, and few or none are confirmed: what both have in common is rank 2's link
 rank 2 ══ rank 3

@@ -11,7 +11,7 @@ from partita.errors import RunError
 from partita.lab.stragglers import StragglerDetector
 from partita.program.program import Program
 from partita.program.timeline import Timeline
-from partita.runtime.divergence import divergence_of
+from partita.runs.divergence import divergence_of
 
 
 @dataclass

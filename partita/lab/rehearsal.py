@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import torch
 
+from partita.checkpoints.checkpoint import SavePolicy, stopped_at
 from partita.cluster.cluster import Cluster
 from partita.cluster.writing import write_cluster
 from partita.cost.cache import cache_place, read_cache, write_cache
@@ -24,14 +25,12 @@ from partita.errors import RunError, RunHung, RunStopped
 from partita.graph.graph import Graph
 from partita.graph.text import write_graph
 from partita.lab.background_load import BEARABLE, HEAVY, BackgroundLoad
-from partita.lab.codecs import coded_elements
 from partita.lab.costing import batches_by_company, precisions_of, seconds_alone
 from partita.lab.failures import stalled
 from partita.lab.forward import forwarding
 from partita.lab.launching import launches_of, with_launching
 from partita.lab.link_costs import sizes_for, wiring_of, with_disturbance
 from partita.lab.monitor import Monitor
-from partita.lab.operator_timing import TOTAL
 from partita.lab.processor import processor_here
 from partita.lab.record import scratch
 from partita.lab.replies import calls_of, coding_of, with_coding, workspaces_of
@@ -42,14 +41,15 @@ from partita.lab.worker_group import WorkerGroup
 from partita.lowering.lower import last_program
 from partita.plan.plan import Plan
 from partita.plan.text import write_plan
+from partita.probes.codecs import coded_elements
+from partita.probes.operator_timing import TOTAL
 from partita.program.absence import chain_of, expendable, returns
 from partita.program.space import Kind
-from partita.runtime.checkpoint import SavePolicy, stopped_at
-from partita.runtime.execution import progress_of
+from partita.runs.execution import progress_of
+from partita.runs.memory_trace import MemoryTrace, read_memory_trace
+from partita.runs.result import Halted, RunResult, result_of
+from partita.runs.weights import write_first
 from partita.runtime.leg import legs
-from partita.runtime.memory_trace import MemoryTrace, read_memory_trace
-from partita.runtime.result import Halted, RunResult, result_of
-from partita.runtime.weights import write_first
 from partita.task import Task, load_task, spec_of
 from partita.telling import Tell, quiet
 from partita.units import Seconds

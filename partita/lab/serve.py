@@ -22,15 +22,15 @@ import torch
 from partita.cluster.text import load_cluster
 from partita.errors import PartitaError, RunError, reported
 from partita.graph.text import read_graph
-from partita.lab import probe
-from partita.lab.disturbance import rank_disturbance
-from partita.lab.link_timing import rank_wires
 from partita.plan.text import read_plan
+from partita.probes import probe
+from partita.probes.disturbance import rank_disturbance
+from partita.probes.link_timing import rank_wires
+from partita.runs.execution import run
+from partita.runs.session import Job, Session, join_world
 from partita.runtime.device import CPU, GLOO, backend_of, device_of
-from partita.runtime.execution import run
-from partita.runtime.session import Job, Session, join_world
-from partita.runtime.ways import open_ways
 from partita.task import load_task
+from partita.transport.ways import open_ways
 from partita.units import Seconds
 
 Request = dict[str, Any]

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean, median
 from typing import Any
 
-from partita.lab.stretches import PLACE
+from partita.probes.stretches import PLACE
 from partita.units import Seconds
 
 

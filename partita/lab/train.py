@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from partita.checkpoints.checkpoint import SavedCheckpoint
 from partita.lab.rehearsal import Rehearsal
-from partita.runtime.checkpoint import SavedCheckpoint
-from partita.runtime.directory import Finished, opened, write_result
-from partita.runtime.mean import divides, unlike_its_parts
-from partita.runtime.result import RunResult
-from partita.runtime.training import Training
+from partita.oracles.mean import divides, unlike_its_parts
+from partita.runs.directory import Finished, opened, write_result
+from partita.runs.result import RunResult
+from partita.runs.training import Training
 from partita.task import Task
 
 

@@ -47,7 +47,6 @@ from partita.runtime.desync import check_collective
 from partita.runtime.draws import DRAWS, Draws
 from partita.runtime.feed import check_shapes, default_floats
 from partita.runtime.finite import all_finite, check_gradients, check_loss, check_update
-from partita.runtime.hops import by_schedule
 from partita.runtime.membership import droppable, other_end
 from partita.runtime.mixing import mix
 from partita.runtime.owned import allocate, release
@@ -55,10 +54,11 @@ from partita.runtime.rank import Rank
 from partita.runtime.segment import Environment, key
 from partita.runtime.serving import apply, mark, snapshot
 from partita.runtime.state import counted, rows, shaped
-from partita.runtime.streams import by_streams
 from partita.runtime.tolerant_sum import tolerant_sum
-from partita.runtime.transport import Pending, Steps
 from partita.runtime.values import receive_values, send_values
+from partita.transport.hops import by_schedule
+from partita.transport.streams import by_streams
+from partita.transport.transport import Pending, Steps
 from partita.wire.algorithms import by_messages, course
 
 Carry = Callable[[Rank, Any, str, int], Pending | Steps | None]

@@ -25,8 +25,8 @@ from partita.runtime.acts import carry_out
 from partita.runtime.leg import Interval
 from partita.runtime.membership import stale
 from partita.runtime.rank import Rank
-from partita.runtime.transport import Pending, Steps
 from partita.runtime.waits import arrived
+from partita.transport.transport import Pending, Steps
 
 MADE_AT_START: Final = (Space.VALUE, Space.CODED)  # has no place to land in before its turn
 

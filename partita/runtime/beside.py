@@ -16,9 +16,9 @@ from typing import TypeAlias
 from partita.program.instruction import Instruction, Load, Receive, Space
 from partita.program.program import Policy
 from partita.runtime.rank import Rank
-from partita.runtime.transport import Pending
 from partita.runtime.values import MessageGroup
 from partita.runtime.waits import StartWait
+from partita.transport.transport import Pending
 
 LaneRun: TypeAlias = Generator[Pending, None, None]
 

@@ -20,10 +20,10 @@ from partita.kernels.codecs import kernel_of
 from partita.kernels.site import Site
 from partita.program.instruction import Collective, Decode, Encode, Kind, Receive, Send, Space
 from partita.program.program import Coding
-from partita.runtime.hops import by_schedule
 from partita.runtime.rank import Rank
-from partita.runtime.transport import Pending, Steps
-from partita.runtime.varying import Incoming, Outgoing, exchanged
+from partita.transport.hops import by_schedule
+from partita.transport.transport import Pending, Steps
+from partita.transport.varying import Incoming, Outgoing, exchanged
 from partita.wire.algorithms import schedule_of
 from partita.wire.codec import coded_size, message_dtype
 from partita.wire.rows import LENGTH, padded, part_lengths, row_length

@@ -22,8 +22,8 @@ from partita.runtime.acts import carry_out
 from partita.runtime.leg import Interval
 from partita.runtime.membership import DroppableMessage, waits_in_vain
 from partita.runtime.rank import Rank
-from partita.runtime.transport import Pending
 from partita.runtime.waits import Posted, StartWait, skips
+from partita.transport.transport import Pending
 from partita.units import Bytes, Seconds
 
 Turn: TypeAlias = tuple[int, int, int]

@@ -10,9 +10,9 @@ from partita.graph.graph import Graph
 from partita.program.instruction import Space
 from partita.program.program import Bucket, Program, Shares
 from partita.runtime.owned import allocate
-from partita.runtime.processes import receive_tensor, send_tensor
 from partita.runtime.segment import Leaves
 from partita.runtime.state import State, rows
+from partita.transport.processes import receive_tensor, send_tensor
 
 
 def owners_of(program: Program, graph: Graph) -> dict[str, int]:

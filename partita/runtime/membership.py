@@ -15,7 +15,7 @@ from partita.program.absence import entered, left_out
 from partita.program.flight import peers_of
 from partita.program.instruction import Act, Apply, Instruction, Receive, Send
 from partita.runtime.rank import Rank
-from partita.runtime.transport import PeerGone, Pending, Steps
+from partita.transport.transport import PeerGone, Pending, Steps
 from partita.units import Seconds
 
 T = TypeVar("T")

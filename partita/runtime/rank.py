@@ -18,12 +18,12 @@ from partita.runtime.brake import Brake
 from partita.runtime.device import CPU, Clock
 from partita.runtime.feed import Feed
 from partita.runtime.forms import Form
-from partita.runtime.notifier import Notifier
 from partita.runtime.segment import Environment, Leaves
 from partita.runtime.state import State
-from partita.runtime.streams import KeptMaps
-from partita.runtime.transport import Transport
 from partita.runtime.whole import Whole
+from partita.transport.notifier import Notifier
+from partita.transport.streams import KeptMaps
+from partita.transport.transport import Transport
 from partita.units import Seconds
 
 Code = Callable[[Environment, Leaves], None]

@@ -14,8 +14,8 @@ from partita.errors import RunHung
 from partita.runtime.beside import LaneRun, taken_along
 from partita.runtime.leg import Interval
 from partita.runtime.rank import Rank
-from partita.runtime.transport import Pending
 from partita.runtime.worker import Record, lanes
+from partita.transport.transport import Pending
 from partita.units import Seconds
 
 POLL_INTERVAL: Final[Seconds] = 0.0005

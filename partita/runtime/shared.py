@@ -17,9 +17,9 @@ import torch
 
 from partita.errors import RunError
 from partita.program.instruction import Space
-from partita.runtime.messages import gather, spread
 from partita.runtime.rank import Rank
 from partita.runtime.state import State
+from partita.transport.messages import gather, spread
 from partita.units import Bytes, show_bytes
 
 MEMORY: Final = "/dev/shm"

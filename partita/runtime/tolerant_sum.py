@@ -20,8 +20,8 @@ from partita.errors import RunError
 from partita.program.instruction import Collective
 from partita.runtime.membership import DroppableMessage, droppable
 from partita.runtime.rank import Rank
-from partita.runtime.transport import Pending, Steps
 from partita.runtime.waits import Posted
+from partita.transport.transport import Pending, Steps
 from partita.units import Seconds
 from partita.wire.algorithms import by_messages
 

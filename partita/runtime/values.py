@@ -10,7 +10,7 @@ from partita.program.instruction import Receive, Send
 from partita.runtime.forms import Form, form_of
 from partita.runtime.rank import Rank
 from partita.runtime.segment import Environment
-from partita.runtime.transport import Pending
+from partita.transport.transport import Pending
 from partita.units import Seconds
 
 

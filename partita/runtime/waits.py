@@ -8,8 +8,8 @@ from typing import Final
 from partita.program.instruction import Instruction
 from partita.runtime.gates import passes_gate
 from partita.runtime.rank import Board, Rank
-from partita.runtime.transport import Pending
-from partita.runtime.watchers import watch
+from partita.transport.transport import Pending
+from partita.transport.watchers import watch
 from partita.units import Seconds
 
 FOREVER: Final[Seconds] = 1e7
@@ -76,7 +76,7 @@ class Posted:
 
     If one thread runs all lanes, it asks each Receive in turn. If each lane has a thread, it cannot: gloo says that a
     message is complete only to who waits for it. Then a thread of its own waits for each posted Receive, and wakes the
-    lanes (`runtime/watchers.py`).
+    lanes (`transport/watchers.py`).
     """
 
     pending: Pending

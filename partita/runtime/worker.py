@@ -28,8 +28,8 @@ from partita.runtime.dispatch import Dispatch, dispatch_of, until
 from partita.runtime.leg import Interval
 from partita.runtime.membership import AbsenceWait, lane_over, lost, stale
 from partita.runtime.rank import Rank
-from partita.runtime.transport import Pending, Steps
 from partita.runtime.waits import Posted, StartWait, skips
+from partita.transport.transport import Pending, Steps
 from partita.units import Seconds
 
 Record = Callable[[int], bool]

@@ -32,7 +32,7 @@ def test_rooms_without_torch_do_not_import_it() -> None:
 @pytest.mark.parametrize(
     ("room", "line", "caught"),
     [
-        ("plan", "from partita.runtime.assembly import run", (True, False)),
+        ("plan", "from partita.runs.assembly import run", (True, False)),
         ("plan", "import partita.lab.lab", (True, False)),
         ("plan", "def f():\n    from partita import api", (True, False)),
         ("plan", "from partita.graph.graph import Graph", (False, False)),

@@ -86,8 +86,8 @@ def test_what_names_an_entry_has_its_row() -> None:
 @pytest.mark.parametrize(
     ("lines", "caught"),
     [
-        (("| DP-01 | a | `single` | `runtime/test_oracle::test_fifty_steps_are_the_formulas` | |",), 0),
-        (("| DP-01 | a | `single` | `runtime/test_oracle::test_no_such_test` | |",), 1),
+        (("| DP-01 | a | `single` | `oracles/test_oracle::test_fifty_steps_are_the_formulas` | |",), 0),
+        (("| DP-01 | a | `single` | `oracles/test_oracle::test_no_such_test` | |",), 1),
         (("| DP-01 | a | `single` | | |",), 1),
         (("| DP-01 | a | `single` | | not built |",), 0),
         (("| DP-01 | a | | | not built |", "| DP-01 | a | | | not built |"), 1),

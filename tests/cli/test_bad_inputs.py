@@ -8,8 +8,8 @@ import pytest
 
 from partita.__main__ import main
 from partita.errors import TaskError
-from partita.runtime import check
-from partita.runtime.weights import first_weights
+from partita.oracles import check
+from partita.runs.weights import first_weights
 from tests.small import perceptron
 
 TASKS = Path(__file__).with_name("bad_tasks.py")

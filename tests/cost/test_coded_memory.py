@@ -26,18 +26,18 @@ from partita.program.instruction import Collective, Kind
 from partita.program.program import Program
 from partita.program.timeline import PURPOSES
 from partita.recipes.catalogue import call
-from partita.runtime.assembly import carry_over, initial, make_rank
+from partita.runs.assembly import carry_over, initial, make_rank
 from partita.runtime.beside import LaneRun
-from partita.runtime.inprocess import InProcess, Rendezvous
 from partita.runtime.leg import Interval
 from partita.runtime.rank import Rank
-from partita.runtime.transport import Pending
 from partita.runtime.worker import lanes
 from partita.searches.codings import codable, held_bytes
 from partita.searches.fit import fit_of
 from partita.searches.space import space_of
 from partita.searches.stage_cuts import cuts_of
 from partita.task import Task
+from partita.transport.inprocess import InProcess, Rendezvous
+from partita.transport.transport import Pending
 from partita.wire.codec import SPECS
 from tests.captures import capture
 from tests.programs import program_by

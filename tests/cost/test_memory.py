@@ -20,7 +20,7 @@ from partita.program.instruction import Act
 from partita.program.program import Program, Role
 from partita.program.timeline import PURPOSES, Span, Timeline
 from partita.recipes.catalogue import call
-from partita.runtime.memory_trace import MemoryTrace
+from partita.runs.memory_trace import MemoryTrace
 from partita.simulator.simulate import simulate
 from tests.captures import capture
 from tests.priced import priced, whole_cores

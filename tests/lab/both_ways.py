@@ -10,8 +10,8 @@ import time
 import torch
 import torch.distributed as dist
 
-from partita.runtime.processes import Processes
-from partita.runtime.session import join_world
+from partita.runs.session import join_world
+from partita.transport.processes import Processes
 
 MANY, ELEMENTS, PATIENCE = 48, 2**18, 60.0
 

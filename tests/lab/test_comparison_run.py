@@ -19,8 +19,8 @@ from partita.plan.plan import Plan
 from partita.program.instruction import Kind
 from partita.report.answers import comparison_answer
 from partita.report.comparison import Comparison
-from partita.runtime.memory_trace import MemoryTrace
-from partita.runtime.result import RunResult
+from partita.runs.memory_trace import MemoryTrace
+from partita.runs.result import RunResult
 from tests.api.factory import trained
 from tests.priced import priced
 from tests.report.timelines import measured

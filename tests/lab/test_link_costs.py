@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from partita.cluster.cluster import Cluster, Device, Group, Link
 from partita.cost.wiring import ALONE, CURVED, Circle, Post, Wiring
-from partita.lab.crowd_timing import crowds_of
 from partita.lab.link_costs import RARE, kinds_of, queue_of, wiring_of, with_disturbance
-from partita.lab.link_timing import CHAIN
+from partita.probes.crowd_timing import crowds_of
+from partita.probes.link_timing import CHAIN
 from partita.program.instruction import Kind
 from partita.simulator.activities import Activity, activities_of, resources_of
 from partita.simulator.clock import advance

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 import pytest
 
 from partita import api
+from partita.checkpoints.checkpoint import SavePolicy
 from partita.errors import RunHung
 from partita.lab.rehearsal import Rehearsal
-from partita.runtime.checkpoint import SavePolicy
 
 TIMEOUT, UNDER_WAY, CULPRIT, RATE = 8.0, 20, 2, 1.25e8
 

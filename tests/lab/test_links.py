@@ -9,7 +9,7 @@ import pytest
 
 from partita.lab.links import Links
 from partita.lab.network_setup import address
-from partita.runtime.flows import flows_of
+from partita.transport.flows import flows_of
 from tests.small import cluster_of
 
 RING = ((0, 1), (1, 2), (2, 3), (3, 0))

@@ -9,8 +9,8 @@ from partita.graph.graph import Graph
 from partita.lab.monitor import Monitor
 from partita.lowering.lower import last_program
 from partita.recipes.catalogue import call
-from partita.runtime import assembly
-from partita.runtime.checksums import FIRST, ChecksumReporter
+from partita.runs import assembly
+from partita.runs.checksums import FIRST, ChecksumReporter
 from partita.runtime.rank import Rank
 from partita.task import Task
 from tests.captures import capture

@@ -23,7 +23,7 @@ from typing import Any
 import torch
 
 from partita.program.instruction import Collective, Kind, Load, Pack, Update
-from partita.runtime import session
+from partita.runs import session
 from partita.runtime.acts import ACTS
 from partita.runtime.rank import Rank
 from partita.task import Task

@@ -6,8 +6,8 @@ import os
 import time
 from pathlib import Path
 
-from partita.runtime import saving
-from partita.runtime.shard import File, Shard, write_shard
+from partita.checkpoints import saving
+from partita.checkpoints.shard import File, Shard, write_shard
 from partita.task import Task
 from tests.small import perceptron
 

@@ -10,11 +10,11 @@ import torch
 from safetensors.torch import load_file
 
 from partita import api
+from partita.checkpoints.checkpoint import SavePolicy
 from partita.graph.graph import Graph
 from partita.lab.rehearsal import Rehearsal
 from partita.recipes.catalogue import call
-from partita.runtime.assembly import train_in_process
-from partita.runtime.checkpoint import SavePolicy
+from partita.runs.assembly import train_in_process
 from tests.small import perceptron
 
 TASK = "tests/small.py:perceptron"

@@ -12,18 +12,18 @@ import pytest
 from safetensors.torch import load_file
 
 from partita import api
+from partita.checkpoints.checkpoint import SavePolicy
 from partita.cluster.cluster import Cluster
 from partita.errors import LoweringError, PlanError
 from partita.lab.rehearsal import Rehearsal
+from partita.oracles.check import TOLERANCE, difference
 from partita.plan.plan import Plan
 from partita.recipes.catalogue import call
-from partita.runtime.check import TOLERANCE, difference
-from partita.runtime.checkpoint import SavePolicy
 from partita.runtime.leg import Leg, legs
-from tests.runtime.matrix_models import MODELS, steps_of
-from tests.runtime.test_matrix import PIPELINES, STATES, cells, model, one_process
+from tests.oracles.matrix_models import MODELS, steps_of
+from tests.oracles.test_matrix import PIPELINES, STATES, cells, model, one_process
 
-FILE = Path(__file__).parents[1] / "runtime" / "matrix_models.py"
+FILE = Path(__file__).parents[1] / "oracles" / "matrix_models.py"
 EACH = 3  # cells of a model
 CELLS = [
     *((p, text) for recipe in PIPELINES for p in (2, 3, 4) for text in cells(recipe, (1, 4, 8), f",stages={p}")),

@@ -9,12 +9,12 @@ import pytest
 from safetensors.torch import load_file
 
 from partita import api
+from partita.checkpoints.checkpoint import SavePolicy
 from partita.graph.graph import Graph
 from partita.lab.rehearsal import Rehearsal
+from partita.oracles.check import TOLERANCE, difference
 from partita.recipes.catalogue import call
-from partita.runtime.assembly import train_in_process
-from partita.runtime.check import TOLERANCE, difference
-from partita.runtime.checkpoint import SavePolicy
+from partita.runs.assembly import train_in_process
 from partita.task import Task
 from tests.processes.broad import broad
 from tests.processes.doubled import doubled

@@ -10,11 +10,11 @@ import torch
 from safetensors.torch import load_file
 
 from partita import api
+from partita.checkpoints.checkpoint import SavePolicy, place_of
 from partita.cost.rings import collective_bytes
 from partita.lowering.lower import last_program
 from partita.program.instruction import Collective
-from partita.runtime.assembly import train_in_process
-from partita.runtime.checkpoint import SavePolicy, place_of
+from partita.runs.assembly import train_in_process
 from partita.task import Task, load_task
 from partita.zoo.tasks import built_in
 from tests.processes.crews import Crews

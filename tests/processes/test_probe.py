@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from partita.lab.probe import rank_touches
 from partita.lab.replies import TOUCHES
+from partita.probes.probe import rank_touches
 from partita.recipes.catalogue import call
 from partita.tracing.capture import capture
 from tests.processes.crews import Crews

@@ -22,16 +22,16 @@ import pytest
 from safetensors.torch import load_file
 
 from partita import api
+from partita.checkpoints.checkpoint import SavePolicy, committed, place_of
 from partita.errors import PartitaError
 from partita.lab import train as launched
 from partita.lab.rehearsal import Rehearsal
 from partita.lowering.lower import last_program
 from partita.recipes.catalogue import call
-from partita.runtime import execution
-from partita.runtime.checkpoint import SavePolicy, committed, place_of
+from partita.runs import execution
+from partita.runs.session import Job, Session
 from partita.runtime.leg import legs
 from partita.runtime.rank import Rank
-from partita.runtime.session import Job, Session
 from tests.processes.crews import SEED, Crews
 from tests.processes.slow_disk import SECONDS
 from tests.processes.training import workers_of

@@ -9,13 +9,13 @@ from safetensors.torch import load_file
 
 from partita import api
 from partita.errors import RunError
+from partita.oracles.check import TOLERANCE, difference
+from partita.oracles.reference import fresh
+from partita.oracles.replay import replayed
 from partita.program.ledger import LOST
 from partita.recipes.catalogue import call
 from partita.report.record import read_record
-from partita.runtime.check import TOLERANCE, difference
 from partita.runtime.leg import legs
-from partita.runtime.reference import fresh
-from partita.runtime.replay import replayed
 from partita.tracing.capture import capture
 from tests.processes.returning import returning
 

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load_file
 
+from partita.checkpoints.checkpoint import SavePolicy
+from partita.oracles.check import TOLERANCE, difference
+from partita.oracles.reference import fresh
+from partita.oracles.replay import replayed
 from partita.recipes.catalogue import call
-from partita.runtime.check import TOLERANCE, difference
-from partita.runtime.checkpoint import SavePolicy
 from partita.runtime.leg import legs
-from partita.runtime.reference import fresh
-from partita.runtime.replay import replayed
 from tests.processes.crews import Crews
 from tests.processes.doubled import doubled
 from tests.processes.together import PLACE

@@ -9,10 +9,10 @@ import torch
 from safetensors.torch import load_file
 
 from partita import api
+from partita.checkpoints.checkpoint import SavePolicy, place_of
 from partita.cost.rings import collective_bytes
 from partita.lowering.lower import last_program
 from partita.program.instruction import Collective
-from partita.runtime.checkpoint import SavePolicy, place_of
 from partita.simulator.simulate import simulate
 from tests.priced import priced
 from tests.processes.crews import Crews

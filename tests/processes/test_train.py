@@ -12,18 +12,18 @@ from torch import nn
 from torch.utils.data import default_collate
 
 from partita import api
+from partita.checkpoints.checkpoint import SavePolicy
 from partita.graph.cuts import legal_cuts
 from partita.lab.rehearsal import Rehearsal
 from partita.lowering.lower import last_program
+from partita.oracles.check import gathered
 from partita.plan.mesh import Mesh, Stage
 from partita.plan.plan import Plan
 from partita.plan.schedule import Order, Schedule
 from partita.plan.sync import Sync
 from partita.recipes.catalogue import call
 from partita.report.record import read_record
-from partita.runtime.assembly import train_in_process
-from partita.runtime.check import gathered
-from partita.runtime.checkpoint import SavePolicy
+from partita.runs.assembly import train_in_process
 from partita.task import Task
 from tests.processes.crews import SEED, Crews
 

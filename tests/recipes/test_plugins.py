@@ -31,8 +31,8 @@ import json, torch
 from partita import api
 from partita.lowering.lower import last_program
 from partita.recipes.catalogue import call
-from partita.runtime.check import checked
-from partita.runtime.assembly import train_in_process
+from partita.oracles.check import checked
+from partita.runs.assembly import train_in_process
 from partita.simulator.simulate import simulate
 from tests.priced import priced
 from tests.small import cluster_of, perceptron

@@ -21,12 +21,12 @@ from partita.program.instruction import Instruction, Receive
 from partita.program.program import Lane, Policy, Program, Role
 from partita.program.verify import verify
 from partita.recipes.catalogue import call
-from partita.runtime.assembly import initial, make_rank
+from partita.runs.assembly import initial, make_rank
 from partita.runtime.leg import Interval
-from partita.runtime.processes import Processes
 from partita.runtime.state import make_state
 from partita.runtime.worker import drive
 from partita.tracing.capture import capture
+from partita.transport.processes import Processes
 from tests.ranks import forked
 from tests.small import cluster_of, perceptron
 

@@ -11,9 +11,8 @@ from partita.program.instruction import Receive, Space
 from partita.program.program import Program
 from partita.program.timeline import Span
 from partita.recipes.catalogue import call
-from partita.runtime.assembly import carry_over, initial, make_rank
+from partita.runs.assembly import carry_over, initial, make_rank
 from partita.runtime.beside import LaneRun
-from partita.runtime.inprocess import InProcess, Rendezvous
 from partita.runtime.leg import Interval, Leg, legs
 from partita.runtime.membership import begin_without, finished_before, mark_back, mark_gone
 from partita.runtime.rank import Rank
@@ -21,6 +20,7 @@ from partita.runtime.schedules import advance
 from partita.runtime.state import State
 from partita.runtime.worker import lanes
 from partita.task import Task
+from partita.transport.inprocess import InProcess, Rendezvous
 from tests.captures import capture
 from tests.small import cluster_of, perceptron
 

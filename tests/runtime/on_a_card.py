@@ -17,7 +17,7 @@ from torch.utils.backend_registration import _setup_privateuseone_for_python_bac
 
 from partita import api
 from partita.cluster.text import load_cluster
-from partita.runtime.assembly import train_in_process
+from partita.runs.assembly import train_in_process
 from partita.runtime.device import Clock
 from partita.runtime.feed import Feed
 from partita.runtime.state import State
@@ -48,8 +48,8 @@ def main() -> None:
     left = sys.argv[1] == "left"
     words = sys.argv[1 + left :]
     there = mock.patch("partita.runtime.feed.to_device", lambda x, device, floating: x if left else x.to(device))
-    clock = mock.patch("partita.runtime.assembly.clock_of", return_value=Clock())
-    losses = mock.patch("partita.runtime.assembly.loss_rows", return_value=[])  # numbers that nobody can read
+    clock = mock.patch("partita.runs.assembly.clock_of", return_value=Clock())
+    losses = mock.patch("partita.runs.assembly.loss_rows", return_value=[])  # numbers that nobody can read
     with there, clock, losses, mock.patch.object(Feed, "positions", drawn):
         for text, ranks in zip(words[::2], words[1::2], strict=True):
             cluster = load_cluster(f"local:{ranks}")

@@ -17,13 +17,13 @@ from partita.lowering.lower import last_program
 from partita.plan.memory import Memory, Recompute
 from partita.plan.plan import Plan
 from partita.recipes.catalogue import RECIPES, call
-from partita.runtime.assembly import train_in_process
-from partita.runtime.session import Job, Session
+from partita.runs.assembly import train_in_process
+from partita.runs.session import Job, Session
 from partita.task import Task
 from tests.captures import capture
+from tests.oracles.promises import kept
 from tests.priced import machines_for
 from tests.programs import program_by
-from tests.runtime.promises import kept
 from tests.small import Numbers, cluster_of
 from tests.tracing.models import TASKS
 

@@ -11,20 +11,20 @@ from partita import api
 from partita.graph.batch import substitute
 from partita.graph.graph import TANGENT, Graph
 from partita.lowering.readers import parameter_readers
+from partita.oracles.reference import fresh
 from partita.program.instruction import Compute, Instruction, Receive, Space
+from partita.runs.assembly import carry_over, initial, make_rank
 from partita.runtime.ahead import Ahead
-from partita.runtime.assembly import carry_over, initial, make_rank
 from partita.runtime.draws import DRAWS, Draws
-from partita.runtime.inprocess import InProcess, Rendezvous
 from partita.runtime.leg import Interval
 from partita.runtime.rank import Rank
-from partita.runtime.reference import fresh
 from partita.runtime.schedules import advance
 from partita.runtime.segment import compile_segment, key, last_reads
 from partita.runtime.state import constant_of
-from partita.runtime.transport import Pending
 from partita.runtime.waits import arrived
 from partita.tracing.capture import capture
+from partita.transport.inprocess import InProcess, Rendezvous
+from partita.transport.transport import Pending
 from tests.programs import program_by
 from tests.small import cluster_of, perceptron
 

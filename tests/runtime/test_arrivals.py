@@ -11,12 +11,12 @@ import pytest
 import torch
 
 from partita.recipes.catalogue import call
-from partita.runtime.assembly import initial, make_rank, train_in_process
-from partita.runtime.inprocess import InProcess, Rendezvous
+from partita.runs.assembly import initial, make_rank, train_in_process
 from partita.runtime.leg import Interval
 from partita.runtime.rank import Rank
 from partita.runtime.schedules import advance
 from partita.runtime.state import make_state
+from partita.transport.inprocess import InProcess, Rendezvous
 from tests.captures import capture
 from tests.runtime.arrivals import ROUNDS, arriving
 from tests.small import cluster_of, perceptron

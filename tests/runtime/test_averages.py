@@ -9,6 +9,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from partita.checkpoints.checkpoint import SavePolicy
+from partita.checkpoints.holding import copies_of
+from partita.checkpoints.restore import open_checkpoint
 from partita.errors import LoweringError
 from partita.graph.graph import Graph
 from partita.lowering.averages import fragments_of
@@ -16,10 +19,7 @@ from partita.lowering.lower import lower
 from partita.program.instruction import Collective, Mix, Space, Update
 from partita.program.program import Bucket, Program
 from partita.recipes.catalogue import call
-from partita.runtime.assembly import train_in_process
-from partita.runtime.checkpoint import SavePolicy
-from partita.runtime.holding import copies_of
-from partita.runtime.restore import open_checkpoint
+from partita.runs.assembly import train_in_process
 from partita.simulator.simulate import simulate
 from partita.task import Task
 from tests.captures import capture

@@ -9,17 +9,17 @@ import pytest
 import torch
 
 from partita.lowering.lower import last_program
+from partita.oracles.check import TOLERANCE, difference, ledger_of
+from partita.oracles.reference import fresh
+from partita.oracles.replay import replayed
 from partita.recipes.catalogue import call
-from partita.runtime.assembly import initial, make_rank
-from partita.runtime.check import TOLERANCE, difference, ledger_of
-from partita.runtime.inprocess import InProcess, Rendezvous
+from partita.runs.assembly import initial, make_rank
 from partita.runtime.leg import Interval, legs
 from partita.runtime.rank import Rank
-from partita.runtime.reference import fresh
-from partita.runtime.replay import replayed
 from partita.runtime.schedules import advance
 from partita.runtime.state import make_state
-from partita.runtime.transport import Pending
+from partita.transport.inprocess import InProcess, Rendezvous
+from partita.transport.transport import Pending
 from tests.captures import capture
 from tests.small import cluster_of, perceptron
 

@@ -17,16 +17,16 @@ from partita.lowering.lower import last_program, lower
 from partita.program.instruction import Kind, Receive, Send, Space
 from partita.program.program import Program
 from partita.recipes.catalogue import RECIPES, call
-from partita.runtime.assembly import carry_over, initial, make_rank, train_in_process
+from partita.runs.assembly import carry_over, initial, make_rank, train_in_process
 from partita.runtime.beside import LaneRun, beside, led
-from partita.runtime.inprocess import InProcess, Rendezvous
 from partita.runtime.leg import Interval
 from partita.runtime.rank import Rank
 from partita.runtime.schedules import advance
-from partita.runtime.transport import Pending
 from partita.runtime.values import MessageGroup
 from partita.runtime.worker import drive
 from partita.task import Task
+from partita.transport.inprocess import InProcess, Rendezvous
+from partita.transport.transport import Pending
 from tests.captures import capture
 from tests.programs import program_by
 from tests.small import cluster_of

@@ -18,18 +18,18 @@ from partita.lowering.lower import last_program
 from partita.plan.plan import Plan
 from partita.plan.wire import Codec
 from partita.program.instruction import Kind
-from partita.runtime.assembly import train_in_process
+from partita.runs.assembly import train_in_process
+from partita.runs.execution import run
+from partita.runs.session import Job, Session, join_world
 from partita.runtime.device import backend_of
 from partita.runtime.draws import DRAWS, attention_backward, attention_forward
-from partita.runtime.execution import run
-from partita.runtime.processes import Processes
-from partita.runtime.session import Job, Session, join_world
 from partita.task import Task
 from partita.tracing import dropped_attention
 from partita.tracing.capture import capture
 from partita.tracing.recurrent import CELLS, _backward, _forward
+from partita.transport.processes import Processes
 from tests.kernels.agreement import LENGTHS, disagreements, numbers
-from tests.runtime.matrix_models import MODELS
+from tests.oracles.matrix_models import MODELS
 from tests.small import dropping, perceptron
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device, and this machine has none")

@@ -9,14 +9,14 @@ import torch
 
 from partita.program.instruction import After, Instruction, Mark, Receive, Space
 from partita.program.program import Lane, Policy, Program, Role
+from partita.runs.assembly import initial, make_rank
 from partita.runtime import waits
-from partita.runtime.assembly import initial, make_rank
 from partita.runtime.dispatch import Dispatch, dispatch_of
-from partita.runtime.inprocess import InProcess, Rendezvous
 from partita.runtime.leg import Interval
 from partita.runtime.rank import Rank
 from partita.runtime.state import make_state
 from partita.runtime.worker import lanes
+from partita.transport.inprocess import InProcess, Rendezvous
 from tests.captures import capture
 from tests.runtime.arrivals import arriving
 from tests.small import perceptron

@@ -7,11 +7,11 @@ from dataclasses import replace
 import pytest
 
 from partita.lowering.lower import lower
+from partita.oracles.check import TOLERANCE, checked
 from partita.program.instruction import Space
 from partita.recipes.catalogue import call
+from partita.runs.assembly import train_in_process
 from partita.runtime import coding
-from partita.runtime.assembly import train_in_process
-from partita.runtime.check import TOLERANCE, checked
 from partita.runtime.coding import coding_key
 from partita.simulator.simulate import simulate
 from partita.task import Task

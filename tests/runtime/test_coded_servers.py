@@ -7,11 +7,11 @@ import torch
 
 from partita.errors import LoweringError
 from partita.lowering.lower import lower
+from partita.oracles.check import TOLERANCE, checked
+from partita.oracles.lossy import SERVER, Lossy
 from partita.program.instruction import Space
 from partita.recipes.catalogue import call
-from partita.runtime.assembly import train_in_process
-from partita.runtime.check import TOLERANCE, checked
-from partita.runtime.lossy import SERVER, Lossy
+from partita.runs.assembly import train_in_process
 from partita.simulator.simulate import simulate
 from tests.captures import capture
 from tests.priced import priced, whole_cores

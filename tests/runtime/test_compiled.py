@@ -15,7 +15,7 @@ from partita import api
 from partita.cluster.text import load_cluster
 from partita.plan.plan import COMPILED
 from partita.plan.text import read_plan, write_plan
-from partita.runtime.assembly import train_in_process
+from partita.runs.assembly import train_in_process
 from partita.task import Task
 from tests.captures import capture
 from tests.small import dropping, perceptron

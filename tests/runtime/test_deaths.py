@@ -8,11 +8,11 @@ import pytest
 import torch
 
 from partita.errors import RunHung
+from partita.oracles.check import TOLERANCE, difference
+from partita.oracles.reference import fresh
+from partita.oracles.replay import replayed
 from partita.program.absence import expendable
 from partita.program.ledger import LOST
-from partita.runtime.check import TOLERANCE, difference
-from partita.runtime.reference import fresh
-from partita.runtime.replay import replayed
 from partita.task import Task
 from tests.captures import capture
 from tests.programs import program_by

@@ -8,11 +8,11 @@ import pytest
 import torch
 
 from partita.lowering.mixing_matrices import mixing_matrices_of
+from partita.oracles.check import TOLERANCE, difference
+from partita.oracles.reference import fresh, replica, shares_of
+from partita.oracles.replicas import ReplicaTraining
 from partita.plan.sync import Gossip, Neighbours
 from partita.program.absence import expendable
-from partita.runtime.check import TOLERANCE, difference
-from partita.runtime.reference import fresh, replica, shares_of
-from partita.runtime.replicas import ReplicaTraining
 from tests.programs import program_by
 from tests.runtime.dying import GRAPH, Death, Dying
 from tests.runtime.test_deaths import apart, sgd, turns

@@ -12,8 +12,8 @@ from partita.graph.graph import Graph
 from partita.lowering.lower import last_program
 from partita.program.instruction import Collective, Kind
 from partita.recipes.catalogue import call
+from partita.runs.assembly import train_in_process
 from partita.runtime.acts import ACTS
-from partita.runtime.assembly import train_in_process
 from partita.runtime.rank import Rank
 from tests.acts import Around, Do, around
 from tests.captures import capture

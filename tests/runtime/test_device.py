@@ -21,7 +21,7 @@ from partita.errors import ClusterError
 from partita.program.timeline import Span
 from partita.runtime import device as devices
 from partita.runtime.device import BOTH, CPU, GLOO, Events, backend_of, device_of
-from partita.runtime.processes import StagedMessage, StreamCollective
+from partita.transport.processes import StagedMessage, StreamCollective
 
 CARD = Device(kind="card", backend="cuda")
 
@@ -210,12 +210,13 @@ def test_a_message_is_on_the_card_once_it_is_there() -> None:
 
 
 def test_devices_are_told_apart_in_one_file() -> None:
-    """Whoever asks torch for a card elsewhere in the runtime, stands here with the reason."""
+    """Whoever asks torch for a card elsewhere in what runs, stands here with the reason."""
     known = {"device.py": "it is the one", "generators.py": "its random numbers", "draws.py": "its random numbers",
              "memory_trace.py": "its allocator's counters"}  # fmt: skip
     found = {
         path.name
-        for path in (Path(partita.__file__).parent / "runtime").glob("*.py")
+        for room in ("transport", "runtime", "checkpoints", "runs", "oracles")
+        for path in (Path(partita.__file__).parent / room).glob("*.py")
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.Attribute) and node.attr == "cuda"
     }

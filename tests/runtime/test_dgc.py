@@ -12,12 +12,12 @@ import torch
 from partita.errors import InputError
 from partita.kernels.codecs import kernel_of
 from partita.lowering.lower import lower
+from partita.oracles.check import TOLERANCE, checked, difference
+from partita.oracles.reference import fresh
 from partita.plan.wire import Codec
 from partita.program.instruction import Space
 from partita.recipes.catalogue import call
-from partita.runtime.assembly import train_in_process
-from partita.runtime.check import TOLERANCE, checked, difference
-from partita.runtime.reference import fresh
+from partita.runs.assembly import train_in_process
 from partita.task import Task
 from partita.wire.codec import coded_size
 from tests.captures import capture

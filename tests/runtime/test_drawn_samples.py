@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 import torch
 
+from partita.oracles.check import TOLERANCE, checked
 from partita.recipes.catalogue import call
 from partita.runtime import feed
-from partita.runtime.check import TOLERANCE, checked
 from partita.runtime.feed import Feed
 from tests.small import Numbers, cluster_of, perceptron
 

@@ -14,9 +14,9 @@ from torch import nn
 
 from partita.errors import LoweringError, PlanError, TaskError
 from partita.lowering.lower import lower
+from partita.oracles.check import checked
 from partita.recipes.catalogue import call
-from partita.runtime.assembly import train_in_process
-from partita.runtime.check import checked
+from partita.runs.assembly import train_in_process
 from partita.task import Task
 from partita.tracing import capture as tracing
 from tests.captures import capture

@@ -11,23 +11,23 @@ import pytest
 import torch
 
 from partita.graph.graph import Graph
+from partita.oracles.check import TOLERANCE, difference, ledger_of
+from partita.oracles.reference import fresh
+from partita.oracles.replay import replayed
 from partita.plan.plan import Plan
 from partita.plan.sync import Outer
 from partita.program.instruction import Space
 from partita.recipes.catalogue import call
-from partita.runtime.assembly import train_in_process
-from partita.runtime.check import TOLERANCE, difference, ledger_of
+from partita.runs.assembly import train_in_process
 from partita.runtime.feed import Feed
-from partita.runtime.reference import fresh
-from partita.runtime.replay import replayed
 from partita.simulator.simulate import simulate
 from partita.task import Task
 from tests.captures import capture
+from tests.checkpoints.unbroken import check_unbroken
 from tests.priced import priced, whole_cores
 from tests.programs import program_by
 from tests.runtime.drifting import drifting, weights
 from tests.runtime.dying import Death, Dying
-from tests.runtime.unbroken import check_unbroken
 from tests.small import Line, Numbers, cluster_of
 
 SIZE = 4

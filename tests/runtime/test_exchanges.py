@@ -17,14 +17,14 @@ from partita.plan.sync import GRAPHS, Gossip
 from partita.program.instruction import Space
 from partita.program.program import MASS
 from partita.recipes.catalogue import call
-from partita.runtime.assembly import train_in_process
+from partita.runs.assembly import train_in_process
 from partita.simulator.simulate import simulate
 from partita.task import Task
 from tests.captures import capture
+from tests.checkpoints.unbroken import check_unbroken
 from tests.priced import priced, whole_cores
 from tests.programs import program_by
 from tests.runtime.drifting import drifting, weights
-from tests.runtime.unbroken import check_unbroken
 from tests.small import cluster_of, perceptron
 
 

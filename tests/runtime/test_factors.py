@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
+from partita.checkpoints.holding import copies_of
 from partita.cluster.cluster import Cluster
 from partita.errors import LoweringError, PlanError
 from partita.graph.graph import Graph
@@ -16,6 +17,7 @@ from partita.graph.products import products, samples_of
 from partita.graph.recompute import AGAIN
 from partita.lowering.factors import factors_of
 from partita.lowering.lower import last_program
+from partita.oracles.check import checked, difference
 from partita.plan.memory import Memory, Recompute
 from partita.plan.mesh import Mesh
 from partita.plan.plan import Plan
@@ -25,9 +27,7 @@ from partita.plan.wire import Wire
 from partita.program.instruction import Send, Space
 from partita.program.program import Program
 from partita.recipes.catalogue import call
-from partita.runtime.assembly import train_in_process
-from partita.runtime.check import checked, difference
-from partita.runtime.holding import copies_of
+from partita.runs.assembly import train_in_process
 from partita.simulator.simulate import simulate
 from partita.task import Task
 from partita.wire.factors import broadcast_elements, broadcast_pays, push_pays, server_elements

@@ -11,7 +11,7 @@ from torch import nn
 
 from partita.errors import TaskError
 from partita.recipes.catalogue import call
-from partita.runtime.assembly import train_in_process
+from partita.runs.assembly import train_in_process
 from partita.task import Task
 from tests.captures import capture
 from tests.small import Numbers, cluster_of, perceptron

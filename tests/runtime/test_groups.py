@@ -11,9 +11,9 @@ import torch
 from torch import nn
 
 from partita.errors import TaskError
+from partita.oracles.check import TOLERANCE, checked
 from partita.recipes.catalogue import call
-from partita.runtime.assembly import train_in_process
-from partita.runtime.check import TOLERANCE, checked
+from partita.runs.assembly import train_in_process
 from tests.captures import capture
 from tests.small import cluster_of, perceptron
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from partita.recipes.catalogue import call
-from partita.runtime.assembly import train_in_process
+from partita.runs.assembly import train_in_process
 from partita.task import Task
 from tests.captures import capture
 from tests.digits import digits, learnt, seen

@@ -10,9 +10,9 @@ import pytest
 import torch
 from torch import nn
 
+from partita.oracles.check import TOLERANCE, checked, difference
 from partita.recipes.catalogue import call
-from partita.runtime.assembly import train_in_process
-from partita.runtime.check import TOLERANCE, checked, difference
+from partita.runs.assembly import train_in_process
 from partita.runtime.feed import Feed
 from partita.runtime.neutral import left_out, missing, neutral, reached
 from partita.task import Task

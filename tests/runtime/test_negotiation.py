@@ -13,22 +13,22 @@ from partita.cluster.cluster import Cluster
 from partita.errors import LoweringError, RunHung
 from partita.graph.graph import Graph
 from partita.lowering.lower import LoweredPhase, last_program, lower
+from partita.oracles.check import checked, difference
 from partita.plan.plan import Plan
 from partita.program.instruction import After, Collective, Instruction, Load, Mark, Send
 from partita.program.program import WORD, Lane, Program, Role
 from partita.program.timeline import Timeline
 from partita.program.verify import verify
 from partita.recipes.catalogue import call
+from partita.runs.assembly import train_in_process
 from partita.runtime import leg
-from partita.runtime.assembly import train_in_process
-from partita.runtime.check import checked, difference
 from partita.simulator.simulate import simulate
 from partita.task import Task
+from tests.oracles.promises import kept
 from tests.plan.space import bytescheduler
 from tests.priced import priced, whole_cores
 from tests.programs import program_by
 from tests.runtime.padded import padded
-from tests.runtime.promises import kept
 from tests.small import cluster_of, layers, perceptron
 
 PLANS = ("horovod(bucket_bytes=300)", "bytescheduler(slice_bytes=300,credit_bytes=500)")

@@ -13,19 +13,19 @@ from torch import nn
 from partita.errors import LoweringError
 from partita.graph.graph import Graph
 from partita.lowering.lower import lower
+from partita.oracles.check import difference
 from partita.program.instruction import Instruction, Send, Update
 from partita.program.program import Program
 from partita.program.timeline import Timeline
 from partita.recipes.catalogue import call
-from partita.runtime.assembly import train_in_process
-from partita.runtime.check import difference
+from partita.runs.assembly import train_in_process
 from partita.simulator.simulate import simulate
 from partita.task import Task
 from tests.captures import capture
+from tests.oracles.promises import kept
 from tests.priced import priced, whole_cores
 from tests.programs import program_by
 from tests.runtime.padded import padded
-from tests.runtime.promises import kept
 from tests.small import cluster_of
 
 PLANS = ("p3(slice_bytes=200)",)

@@ -11,16 +11,16 @@ from partita.errors import LoweringError, ProgramError
 from partita.graph.graph import Graph
 from partita.lowering.lower import lower
 from partita.lowering.pairs import averagings_of
+from partita.oracles.check import TOLERANCE, checked
 from partita.plan.sync import Gossip
 from partita.program.instruction import Space
 from partita.recipes.catalogue import call
-from partita.runtime.check import TOLERANCE, checked
 from partita.simulator.simulate import simulate
 from partita.task import Task
+from tests.oracles.test_replay import Run
 from tests.priced import priced
 from tests.programs import program_by
 from tests.runtime.drifting import drifting, weights
-from tests.runtime.test_replay import Run
 from tests.small import cluster_of, layers
 
 SIZE = 4

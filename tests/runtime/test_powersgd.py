@@ -8,11 +8,11 @@ import torch
 from partita.kernels.codecs import kernel_of
 from partita.kernels.plain_lowrank import low_rank
 from partita.kernels.site import Site
+from partita.oracles.check import TOLERANCE, checked
 from partita.plan.wire import Codec
 from partita.program.instruction import Space
 from partita.recipes.catalogue import call
-from partita.runtime.assembly import train_in_process
-from partita.runtime.check import TOLERANCE, checked
+from partita.runs.assembly import train_in_process
 from partita.simulator.simulate import simulate
 from partita.wire.codec import settings_of
 from partita.wire.lowrank import factor_counts

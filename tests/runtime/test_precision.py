@@ -15,27 +15,27 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
+from partita.checkpoints.checkpoint import SavePolicy
+from partita.checkpoints.restore import open_checkpoint
 from partita.errors import RunError
 from partita.graph.graph import Graph
 from partita.lowering.lower import last_program
+from partita.oracles.captured import Captured
+from partita.oracles.check import ROUNDING, TOLERANCE, checked
+from partita.oracles.half_precision import half_precision
 from partita.program.instruction import Pack
 from partita.program.program import WEIGHT, Role
 from partita.program.scaling import LARGEST, Scaling
 from partita.recipes.catalogue import call
-from partita.runtime.assembly import initial, train_in_process
-from partita.runtime.captured import Captured
-from partita.runtime.check import ROUNDING, TOLERANCE, checked
-from partita.runtime.checkpoint import SavePolicy
-from partita.runtime.half_precision import half_precision
+from partita.runs.assembly import initial, train_in_process
 from partita.runtime.leg import legs
-from partita.runtime.restore import open_checkpoint
 from partita.runtime.scaler import Scaler
 from partita.runtime.state import State
 from partita.task import Task
 from partita.tracing.update_units import states_of
 from tests.captures import capture
+from tests.checkpoints.test_checkpoints import moody
 from tests.runtime.padded import bounded, padded
-from tests.runtime.test_checkpoints import moody
 from tests.small import cluster_of, perceptron
 
 QUICK = (

@@ -14,20 +14,20 @@ from partita.errors import RunHung
 from partita.graph.graph import Graph
 from partita.program.absence import chain_of, successor_of
 from partita.program.instruction import Receive, Send
-from partita.runtime.assembly import initial, make_rank
+from partita.runs.assembly import initial, make_rank
+from partita.runs.takeover import copied, ends_of, take_over
 from partita.runtime.beside import LaneRun
-from partita.runtime.inprocess import InProcess, Rendezvous
 from partita.runtime.leg import Interval
 from partita.runtime.rank import Rank
 from partita.runtime.schedules import advance
 from partita.runtime.state import make_state
-from partita.runtime.takeover import copied, ends_of, take_over
 from partita.runtime.worker import lanes
 from partita.simulator.simulate import simulate
+from partita.transport.inprocess import InProcess, Rendezvous
 from tests.captures import capture
+from tests.oracles.promises import kept
 from tests.priced import priced, whole_cores
 from tests.programs import program_by
-from tests.runtime.promises import kept
 from tests.small import cluster_of, layers, perceptron
 
 ROUNDS, WORKERS = 5, 3

@@ -12,18 +12,18 @@ import pytest
 import torch
 from torch import nn
 
+from partita.checkpoints.checkpoint import SavePolicy
+from partita.checkpoints.manifest import differences, identity_of
+from partita.checkpoints.restore import open_checkpoint
 from partita.errors import PlanError, TaskError
 from partita.graph.graph import Optimizer
 from partita.lowering.lower import last_program, lower
+from partita.oracles.check import TOLERANCE, checked, difference, gathered
 from partita.plan.memory import Memory, Shard
 from partita.plan.plan import Rule, Update
 from partita.plan.rule import rate_factor
 from partita.recipes.catalogue import call
-from partita.runtime.assembly import initial, train_in_process
-from partita.runtime.check import TOLERANCE, checked, difference, gathered
-from partita.runtime.checkpoint import SavePolicy
-from partita.runtime.manifest import differences, identity_of
-from partita.runtime.restore import open_checkpoint
+from partita.runs.assembly import initial, train_in_process
 from partita.runtime.rules import optimizer_of, step_at_rate
 from partita.runtime.state import State
 from partita.task import Task

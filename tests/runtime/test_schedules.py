@@ -7,11 +7,11 @@ import torch
 
 from partita.graph.graph import Graph
 from partita.recipes.catalogue import call
-from partita.runtime.assembly import carry_over, initial, make_rank, train_in_process
-from partita.runtime.inprocess import InProcess, Rendezvous
+from partita.runs.assembly import carry_over, initial, make_rank, train_in_process
 from partita.runtime.leg import Interval
 from partita.runtime.schedules import advance
 from partita.task import Task
+from partita.transport.inprocess import InProcess, Rendezvous
 from tests.captures import capture
 from tests.programs import program_by
 from tests.small import cluster_of

@@ -7,22 +7,22 @@ from pathlib import Path
 import pytest
 import torch
 
+from partita.checkpoints.checkpoint import SavePolicy
+from partita.checkpoints.restore import open_checkpoint
 from partita.cost.memory import resident
 from partita.errors import RunError
+from partita.oracles.check import TOLERANCE, checked, difference
 from partita.program.absence import expendable
 from partita.program.instruction import Space
 from partita.program.ledger import staleness_of
 from partita.program.timeline import PURPOSES
 from partita.recipes.catalogue import call
-from partita.runtime.assembly import initial, make_state, train_in_process
-from partita.runtime.check import TOLERANCE, checked, difference
-from partita.runtime.checkpoint import SavePolicy
-from partita.runtime.restore import open_checkpoint
+from partita.runs.assembly import initial, make_state, train_in_process
 from partita.task import Task
 from tests.captures import capture
+from tests.oracles.test_replay import Run, apart, observed, sgd
 from tests.programs import program_by
 from tests.runtime.padded import padded
-from tests.runtime.test_replay import Run, apart, observed, sgd
 from tests.small import cluster_of, perceptron
 
 PLANS = (

@@ -10,11 +10,11 @@ import pytest
 import torch
 from torch import nn
 
+from partita.oracles.check import TOLERANCE, checked
 from partita.program.instruction import Collective, Kind, Update
 from partita.program.program import NORM
 from partita.recipes.catalogue import call
-from partita.runtime.assembly import train_in_process
-from partita.runtime.check import TOLERANCE, checked
+from partita.runs.assembly import train_in_process
 from partita.task import Task
 from tests.captures import capture
 from tests.programs import program_by

@@ -17,19 +17,19 @@ from partita.errors import PlanError, RunError
 from partita.graph.graph import Graph
 from partita.kernels.shared import add_racing, added_plainly
 from partita.lowering.lower import last_program, lower
+from partita.oracles.check import ledger_of
 from partita.program.instruction import Collective, Receive, Send, Space
 from partita.program.ledger import staleness_of
 from partita.program.timeline import Timeline
 from partita.recipes.catalogue import call
+from partita.runs.assembly import initial, train_in_process
 from partita.runtime import serving, shared
-from partita.runtime.assembly import initial, train_in_process
-from partita.runtime.check import ledger_of
 from partita.simulator.simulate import simulate
 from partita.task import Task
 from tests.kernels.test_levels import DRAWS, worst
+from tests.oracles.promises import kept
 from tests.priced import priced
 from tests.programs import program_by
-from tests.runtime.promises import kept
 from tests.small import layers
 
 MACHINE = load_cluster("local:4")

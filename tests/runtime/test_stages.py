@@ -12,6 +12,7 @@ import pytest
 from partita.graph.cuts import legal_cuts
 from partita.graph.graph import Graph
 from partita.lowering.lower import last_program
+from partita.oracles.check import TOLERANCE, checked
 from partita.plan.mesh import Mesh, Stage
 from partita.plan.plan import Plan
 from partita.plan.schedule import Order, Schedule
@@ -19,8 +20,7 @@ from partita.plan.sync import Sync
 from partita.plan.wire import Wire
 from partita.program.instruction import Send, Space
 from partita.recipes.catalogue import call
-from partita.runtime.assembly import train_in_process
-from partita.runtime.check import TOLERANCE, checked
+from partita.runs.assembly import train_in_process
 from partita.task import Task
 from tests.captures import capture
 from tests.programs import program_by

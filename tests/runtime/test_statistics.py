@@ -11,9 +11,9 @@ from torch import nn
 
 from partita.graph.cuts import legal_cuts
 from partita.lowering.lower import last_program
+from partita.oracles.check import TOLERANCE, checked, gathered
 from partita.recipes.catalogue import call
-from partita.runtime.assembly import initial, train_in_process
-from partita.runtime.check import TOLERANCE, checked, gathered
+from partita.runs.assembly import initial, train_in_process
 from partita.task import Task
 from tests.captures import capture
 from tests.small import cluster_of, perceptron

@@ -10,9 +10,9 @@ import torch
 from partita.cluster.cluster import Cluster, Device, Group, Link
 from partita.errors import LoweringError, PlanError
 from partita.lowering.lower import last_program, lower
+from partita.oracles.check import checked
 from partita.plan.plan import own_servers
 from partita.recipes.catalogue import call
-from partita.runtime.check import checked
 from partita.simulator.simulate import simulate
 from tests.captures import capture
 from tests.priced import priced

@@ -8,11 +8,11 @@ import pytest
 import torch
 from torch.utils.data import default_collate
 
+from partita.oracles.check import TOLERANCE, checked
 from partita.program.instruction import Pack, Scale
 from partita.program.program import WEIGHT
 from partita.recipes.catalogue import call
-from partita.runtime.assembly import train_in_process
-from partita.runtime.check import TOLERANCE, checked
+from partita.runs.assembly import train_in_process
 from tests.captures import capture
 from tests.programs import program_by
 from tests.runtime.padded import Sentences, mean, padded

@@ -15,11 +15,11 @@ from partita.errors import PartitaError, PlanError, TaskError
 from partita.graph.batch import substitute
 from partita.graph.flops import calls, flops
 from partita.graph.signature import signature
-from partita.lab.opaque_timing import whole_seconds
+from partita.oracles.check import TOLERANCE, checked
+from partita.probes.opaque_timing import whole_seconds
 from partita.recipes.catalogue import call
+from partita.runs.assembly import train_in_process
 from partita.runtime import whole
-from partita.runtime.assembly import train_in_process
-from partita.runtime.check import TOLERANCE, checked
 from tests.captures import capture
 from tests.runtime.branching import Branching, branching, jagged, ragged
 from tests.small import cluster_of, perceptron

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.data import TensorDataset
 
+from partita.oracles.check import TOLERANCE, checked
 from partita.recipes.catalogue import call
-from partita.runtime.check import TOLERANCE, checked
 from partita.task import Task
 from tests.captures import capture
 from tests.small import cluster_of

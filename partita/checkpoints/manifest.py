@@ -1,0 +1,203 @@
+"""The manifest of a checkpoint: it says which run it is of and that it is complete. It is written last; its rename
+commits.
+
+DIR/checkpoints/step-40/rank-0.safetensors
+                        rank-1.safetensors
+                        manifest.json         sizes and SHA-256 of these, a digest of itself
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+
+from partita.checkpoints.shard import File, place, sha256_of, sync
+from partita.errors import InputError, check_schema
+from partita.graph.graph import Buffer, Graph, Parameter
+from partita.plan.plan import Plan
+from partita.plan.plan import Update as Rules
+from partita.plan.rule import ruled
+from partita.plan.text import write_plan
+from partita.program.instruction import Mix, Update
+from partita.program.program import Program
+from partita.units import Seconds
+
+NAME: Final = "manifest.json"
+FORMAT: Final = "partita checkpoint"
+SCHEMA: Final = 2
+SHARD: Final = re.compile(r"rank-\d{1,6}\.safetensors")
+
+
+class DamagedCheckpoint(Exception):
+    """A checkpoint that is not as it was written; the text names the file."""
+
+
+@dataclass(frozen=True)
+class Identity:
+    """What a run must share with a checkpoint to go on from it. `layout` is name -> dtype and shape of each parameter
+    and buffer, `signature` a digest of the captured step."""
+
+    layout: dict[str, str]
+    optimizer: str
+    signature: str
+    seed: int
+    batch: int
+    samples: int
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """A checkpoint after `step` steps of a run under `plan` (TOML) on `world` ranks.
+
+    The last `flying` gradients of a program that goes on for `lag` rounds after the last one are not applied yet, or
+    changes of weights: `flies` says what, "" that it is not known; `seconds` is how long the run took so far.
+    """
+
+    step: int
+    plan: str
+    world: int
+    lag: int
+    flying: int
+    seconds: Seconds
+    keyed: bool
+    identity: Identity
+    torch: str = torch.__version__
+    files: tuple[File, ...] = ()
+    flies: str = ""
+
+
+def identity_of(graph: Graph, seed: int, update: Rules) -> Identity:
+    """The identity of a run: its captured step, with the optimizer of the plan's rule, and its seed."""
+    leaves: list[Parameter | Buffer] = [*graph.parameters, *graph.buffers]
+    layout = {leaf.name: f"{leaf.tensor.dtype}{list(leaf.tensor.at(1).shape)}" for leaf in leaves}
+    words = [repr((o.name, o.target, o.arguments, o.keywords)) for o in graph.operators]
+    signature = hashlib.sha256("\n".join(words).encode()).hexdigest()
+    return Identity(
+        layout, ruled(graph, update).optimizer.name, signature, seed, graph.minibatch, graph.samples
+    )  # fmt: skip
+
+
+def written(
+    plan: Plan, program: Program, step: int, flying: int, seconds: Seconds, keyed: bool, identity: Identity
+) -> Manifest:
+    """The manifest of a checkpoint of a plan after `step` steps; its files are named later."""
+    text, flies = write_plan(plan), flies_of(program)
+    return Manifest(step, text, program.size, program.drain, flying, seconds, keyed, identity, flies=flies)
+
+
+def flies_of(program: Program) -> str:
+    """What is in flight at the end of a round: gradients, or changes of what a Mix of a later round makes."""
+    acts = [i.act for _, i in program.instructions()]
+    found = {"gradient" for act in acts if isinstance(act, Update) and act.lag}
+    return " ".join(sorted(found | {str(act.into) for act in acts if isinstance(act, Mix) and act.lag}))
+
+
+def render(manifest: Manifest) -> bytes:
+    """The bytes of the manifest's file, with a digest of all the rest."""
+    body = {"format": FORMAT, "schema": SCHEMA, **asdict(manifest)}
+    digest = hashlib.sha256(_text(body)).hexdigest()
+    return _text({**body, "digest": digest})
+
+
+def _text(body: dict[str, Any]) -> bytes:
+    return json.dumps(body, sort_keys=True, indent=1).encode() + b"\n"
+
+
+def write_manifest(directory: Path, manifest: Manifest) -> None:
+    """Commit the checkpoint in `directory`. Raises OSError."""
+    fresh = directory / "manifest.part"
+    fresh.write_bytes(render(manifest))
+    place(fresh, directory / NAME)
+    sync(directory.parent)
+
+
+def read_manifest(directory: Path) -> Manifest:
+    """The manifest of a checkpoint. Raises DamagedCheckpoint if its digest does not match, InputError if it is no
+    manifest of ours."""
+    path = directory / NAME
+    _plain_file(path)
+    try:
+        raw = path.read_bytes()
+        body = json.loads(raw)
+        digest = body.pop("digest")
+        if _text({**body, "digest": digest}) != raw or hashlib.sha256(_text(body)).hexdigest() != digest:
+            raise ValueError
+    except OSError as error:
+        raise unreadable(path, error) from error
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise DamagedCheckpoint(f"{path} is not what was written") from error
+    return _manifest(path, body)
+
+
+def _manifest(path: Path, body: dict[str, Any]) -> Manifest:
+    if body.pop("format", None) != FORMAT or type(schema := body.pop("schema", None)) is not int:
+        raise InputError(f"{path} is no manifest of a checkpoint; take another --out")
+    remedy = "finish that run with the version that began it, or give another --out"
+    check_schema(schema, SCHEMA, str(path), remedy)
+    try:
+        files = tuple(File(**file) for file in body.pop("files"))
+        found = Manifest(**body | {"identity": Identity(**body["identity"])}, files=files)
+    except (TypeError, KeyError):
+        raise InputError(f"{path} lacks something of schema {schema}; remove that checkpoint") from None
+    for file in found.files:
+        if not SHARD.fullmatch(file.name):
+            raise InputError(
+                f"{path} names the file {file.name!r}; a checkpoint holds rank-<number>.safetensors in its own "
+                "directory and nothing else, so this one is refused; remove it"
+            )
+    return found
+
+
+def unreadable(path: Path, error: OSError) -> InputError:
+    """For a file that the system does not let us read: it may be whole, and is not to be taken for damaged."""
+    return InputError(f"{path} cannot be read ({error.strerror}); make it readable, or give another --out")
+
+
+def check_files(directory: Path, manifest: Manifest) -> None:
+    """Raises DamagedCheckpoint naming the first file that is missing, cut or changed; InputError for a symlink."""
+    for file in manifest.files:
+        path = directory / file.name
+        _plain_file(path)
+        if not path.is_file():
+            raise DamagedCheckpoint(f"{path} is missing")
+        if (size := path.stat().st_size) != file.size:
+            raise DamagedCheckpoint(f"{path} holds {size} bytes and was written with {file.size}")
+        try:
+            digest = sha256_of(path)
+        except OSError as error:
+            raise unreadable(path, error) from error
+        if digest != file.sha256:
+            raise DamagedCheckpoint(f"{path} has another SHA-256 than when it was written")
+
+
+def _plain_file(path: Path) -> None:
+    for each in (path.parent.parent, path.parent, path):
+        if each.is_symlink():
+            raise InputError(f"{each} is a symbolic link; checkpoints are read from the run's own directory only")
+
+
+def differences(ours: Identity, theirs: Identity) -> list[str]:
+    """What keeps a run from continuing from a checkpoint, the most telling difference first; up to five of a model's
+    tensors."""
+    keys = [key for key in sorted(ours.layout | theirs.layout) if ours.layout.get(key) != theirs.layout.get(key)]
+    if keys:
+        each = [f"{k} ({theirs.layout.get(k, 'none')} there, {ours.layout.get(k, 'none')} here)" for k in keys[:5]]
+        return [f"is of another model: {len(keys)} keys differ, such as {', '.join(each)}"]
+    return [
+        f"was written with {what} {getattr(theirs, name)}, and this run has {getattr(ours, name)}"
+        for name, what in (
+            ("seed", "--seed"), ("batch", "a minibatch of"), ("samples", "data of length"), ("optimizer", "optimizer"),
+        )
+        if getattr(ours, name) != getattr(theirs, name)
+    ]  # fmt: skip
+
+
+def with_files(manifest: Manifest, files: list[File]) -> Manifest:
+    """The manifest with its files named."""
+    return replace(manifest, files=tuple(sorted(files, key=lambda file: file.name)))

@@ -1,0 +1,192 @@
+"""Putting a rank together: from a task, a graph and a Program to something that a driver can advance."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from partita.checkpoints.checkpoint import SavePolicy
+from partita.checkpoints.dividing import restored
+from partita.checkpoints.holding import held
+from partita.checkpoints.manifest import Identity, identity_of, written
+from partita.checkpoints.restore import Checkpoint
+from partita.checkpoints.saving import save_shards
+from partita.cluster.cluster import Cluster
+from partita.errors import TaskError
+from partita.graph.batch import substitute
+from partita.graph.graph import Graph
+from partita.graph.operator import Ref
+from partita.plan.plan import Plan
+from partita.program.program import Program, Role
+from partita.runs.losses import loss_rows, losses_of, totals
+from partita.runtime.device import CPU, clock_of
+from partita.runtime.feed import Feed, floats_of
+from partita.runtime.gather import reunited
+from partita.runtime.leg import Interval, intervals, left
+from partita.runtime.owned import is_allocated
+from partita.runtime.rank import Code, Rank
+from partita.runtime.schedules import advance
+from partita.runtime.segment import compile_segment, last_reads
+from partita.runtime.shared import in_common
+from partita.runtime.state import State, make_state
+from partita.runtime.whole import Whole
+from partita.task import Task
+from partita.tracing.prepare import cast
+from partita.transport.inprocess import InProcess, Rendezvous
+from partita.transport.transport import Transport
+
+Values = dict[str, torch.Tensor]
+
+
+def initial(task: Task, seed: int, precision: str = "") -> tuple[Any, Values]:
+    """The task's module in a precision, the task's unless given, built under `manual_seed(seed)`, and its parameters
+    and buffers by name (tied ones once)."""
+    torch.manual_seed(seed)
+    model = cast(task.model(), precision or task.precision)
+    return model, values_of(model)
+
+
+def values_of(model: Any) -> Values:
+    """Parameters and buffers of a module under its own names."""
+    return {**dict(model.named_parameters()), **dict(model.named_buffers())}
+
+
+def compiled(graph: Graph, program: Program, role: Role, device: str) -> tuple[dict[str, Code], set[Ref]]:
+    """The code of every segment that a role runs, and the values that any of it reads."""
+    wanted = {i.act.segment for i in role.instructions if hasattr(i.act, "segment")}
+    code: dict[str, Code] = {}
+    reads: set[Ref] = set()
+    for stage, batch in {(program.segment[name].stage, program.segment[name].batch) for name in wanted}:
+        concrete = substitute(program.graph_of(stage, graph), batch)
+        last = last_reads(concrete)
+        reads |= last.keys()
+        for name in wanted:
+            segment = program.segment[name]
+            if (segment.stage, segment.batch) == (stage, batch):
+                here = segment.start, segment.stop
+                code[name] = compile_segment(concrete, *here, device, last, program.compiled)
+    return code, reads
+
+
+def make_rank(
+    task: Task, graph: Graph, program: Program, rank: int, state: State, transport: Transport, *, seed: int,
+    first_step: int = 0, device: str = CPU, precision: str = "", keyed: bool = False,
+    code: tuple[dict[str, Code], set[Ref]] | None = None, saved: Checkpoint | None = None,
+) -> Rank:  # fmt: skip
+    """A rank whose round 0 is step `first_step`, ready to be driven; it computes in the task's precision unless one is
+    given.
+
+    With a checkpoint, its state is put into `state`, and the rounds whose gradients are still in flight count as done.
+    """
+    role = program.role_of[rank]
+    segments, reads = code or compiled(graph, program, role, device)
+    uses = Counter(part for i in role.instructions if (part := getattr(i.act, "part", "")))
+    made = Rank(
+        graph, program, role, rank, state, transport, Feed(task, seed), segments, reads, uses, device,
+        floats_of(task, precision), first_step, seed if keyed else None,
+        Whole.of(task, graph, seed, precision) if graph.rung == "opaque" else None, clock_of(device),
+    )  # fmt: skip
+    if state.scaler:
+        state.scaler.begin()
+    if saved is not None:
+        restored(saved, task, graph, program, rank, state, device)
+        made.board.done = dict.fromkeys((i.name for i in role.instructions), saved.flying(program))
+        made.collectives_begun = made.board.done.copy()
+    return made
+
+
+def train_in_process(
+    task: Task, graph: Graph, plan: Plan, cluster: Cluster, steps: int, *, seed: int = 0, order: int = 0,
+    slow: dict[int, float] | None = None, precision: str = "", keyed: bool = False,
+    values: Mapping[str, torch.Tensor] | None = None, keep: SavePolicy | None = None, saved: Checkpoint | None = None,
+    settle: bool = True, device: str = CPU,
+) -> tuple[dict[int, State], dict[int, float]]:  # fmt: skip
+    """Train up to step `steps` with every rank in this thread, lanes advanced in the order that `order` seeds.
+
+    Returns the state of each rank and the loss of each step. The task's model is built under `seed` unless `values`
+    gives its parameters and buffers; `keep` says where checkpoints go, and `saved` is one to go on from. Without
+    `settle`, replicas are left as different as they are before what brings them together at the end.
+    """
+    start = dict(values) if values is not None else initial(task, seed, precision)[1]
+    states: dict[int, State] = {}
+    losses = {at: loss for at, _, loss, _ in losses_of(saved)} if saved else {}
+    parts = left(graph, plan, cluster, steps, saved.manifest.step if saved else 0)
+    for i, leg in enumerate(parts):
+        if not settle and leg is parts[-1] and not leg.program.steps:
+            break
+        program, rendezvous = leg.program, Rendezvous()
+        states = {r: carry_over(graph, program, r, task, start, states.get(r), device) for r in range(program.size)}
+        code = {role.name: compiled(graph, program, role, device) for role in program.roles}
+        flying = saved.flying(program) if saved else 0
+        ranks = [
+            make_rank(
+                task, graph, program, r, states[r], InProcess(r, rendezvous), seed=seed,
+                first_step=leg.step - flying * program.steps, device=device, precision=precision, keyed=keyed,
+                code=code[program.role_of[r].name], saved=saved,
+            )
+            for r in range(program.size)
+        ]  # fmt: skip
+        saved = None
+        in_common(ranks)
+        for interval in intervals(leg, flying, keep.every if keep else 0, not any(p.whole for p in parts[i + 1 :])):
+            advance(ranks, interval, order, slow)
+            summed = losses | totals(row for rank in ranks for row in loss_rows(rank))
+            if keep and interval.keep:
+                identity = identity_of(graph, seed, plan.update)
+                _keep(keep, ranks, plan, interval, identity, sorted(summed.items()), keyed)
+        losses = summed
+    reunited(parts[-1].program, states)
+    return states, losses
+
+
+def _keep(
+    keep: SavePolicy, ranks: list[Rank], plan: Plan, interval: Interval, identity: Identity,
+    losses: list[tuple[int, float]], keyed: bool,
+) -> None:  # fmt: skip
+    """A checkpoint after an interval."""
+    program, rows = ranks[0].program, [(at, 0.0, loss, 0.0) for at, loss in losses]
+    flying = 0 if interval.drain else min(interval.stop, program.drain)
+    shards = [held(rank, interval.stop, flying, rows if rank is ranks[0] else []) for rank in ranks]
+    step = ranks[0].step(interval.stop, 0)
+    save_shards(shards, keep, written(plan, program, step, flying, 0.0, keyed, identity))
+
+
+def carry_over(
+    graph: Graph, program: Program, rank: int, task: Task, values: Values, before: State | None, device: str
+) -> State:
+    """The rank's state for its next Program: fresh, or the one before with the gradient copies that this one needs.
+    Raises TaskError if the two cut the parameters differently, or keep them in another precision."""
+    role = program.role_of[rank]
+    now = {} if before is None else {name: leaf for name, leaf in before.leaves.items() if is_allocated(leaf)}
+    fresh = make_state(graph, program, role, task, {**values, **now}, device, rank)
+    if before is None:
+        return fresh
+    if before.layout != fresh.layout or before.master.keys() != fresh.master.keys():
+        raise TaskError(
+            f"{program.name}: the phases of this plan cut the parameters differently, or keep them in another "
+            "precision; give them the same buckets and precision"
+        )
+    found = replace(
+        fresh,
+        optimizer=before.optimizer,
+        units=dict(before.units),
+        schedule=before.schedule,
+        leaves=before.leaves,
+        parameter=fresh.parameter | before.parameter,
+        views=before.views,
+        kept=fresh.kept | before.kept,
+        outbox=fresh.outbox | before.outbox,
+        ledger=before.ledger,
+        squares=before.squares,
+        clocks=before.clocks,
+        owned=before.owned,
+        master=before.master,
+        scaler=before.scaler,
+    )
+    for name in found.optimizer:
+        found.arrange(name)
+    return found

@@ -1,0 +1,254 @@
+"""The directory of a run, DIR of `--out`: one run at a time, what it needs, where it goes on.
+
+DIR/manifest.json       what the run is, written before it begins (`report/manifest.py`)
+DIR/.lock               held by the launcher (rank 0 under torchrun) while it lives
+DIR/checkpoints/        see manifest.py
+DIR/model.safetensors   the weights at the end
+DIR/result.json         written last of all: the run is finished
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+
+from partita.checkpoints.checkpoint import SavedCheckpoint, SavePolicy, committed, newest, require_space, sweep
+from partita.checkpoints.holding import copies_of, keepers_of, workers_of
+from partita.checkpoints.manifest import Identity, Manifest, differences
+from partita.checkpoints.shard import HEADER, place
+from partita.errors import InputError, OptionError, check_schema, first_line
+from partita.graph.graph import Graph
+from partita.graph.tensor import ITEMSIZE
+from partita.plan.plan import Plan
+from partita.plan.rule import ruled
+from partita.plan.text import read_plan, write_plan
+from partita.program.program import Program
+from partita.program.timeline import Breakdown, Timeline
+from partita.runs.result import RunResult
+from partita.runs.training import Training
+from partita.runtime.alike import alike
+from partita.units import Bytes, show_bytes
+
+RESULT: Final = "result.json"
+SCHEMA: Final = 1
+
+
+@contextmanager
+def claimed(out: str) -> Iterator[None]:
+    """The directory `out` is made where it is not there, and is this run's alone. Raises OptionError."""
+    path = Path(out)
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        lock = os.open(path / ".lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
+    except OSError as error:
+        raise OptionError(f"--out {out} cannot be written ({error.strerror}); give another directory") from None
+    try:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = os.pread(lock, 99, 0).decode(errors="replace").strip()
+            raise OptionError(
+                f"another run (process {holder}) writes to {out}; wait for its end or give another --out"
+            ) from None
+        except OSError as error:
+            raise OptionError(
+                f"--out {out} is on a file system where no file can be locked ({error.strerror}), so two runs might "
+                "write there at once; give a directory on another one"
+            ) from None
+        with suppress(OSError):  # a full disk: who waits for the run does not learn its number
+            os.ftruncate(lock, 0)
+            os.pwrite(lock, f"{os.getpid()} on {os.uname().nodename}".encode(), 0)
+        yield
+    finally:
+        os.close(lock)
+
+
+@contextmanager
+def opened(asked: Training) -> Iterator[SavedCheckpoint | Finished | None]:
+    """The run's directory is claimed and has room; yields where the run starts (see `place_to_start`), and `begin` is
+    called where it does: a run that is refused, or that is finished, leaves alone what is there."""
+    keep = asked.keep
+    if not keep.out:
+        yield None
+        return
+    with claimed(keep.out):
+        try:
+            start = place_to_start(asked)
+            if not isinstance(start, Finished):
+                if keep.every:
+                    require_room(keep, asked.graph, asked.program)
+                asked.begin()
+        except OSError as error:
+            raise OptionError(
+                f"--out {keep.out} cannot be written ({first_line(error)}); make room, or give another directory"
+            ) from error
+        yield start
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A run that came to its end; `identity` is None where it was not written down."""
+
+    plan: Plan
+    steps: int
+    result: RunResult
+    identity: Identity | None = None
+
+
+def write_result(out: str, finished: Finished) -> None:
+    """Say that the run is finished, whole or not at all; spans and merges, of which there are many, are left out.
+
+    Raises OptionError where there is no room.
+    """
+    result = asdict(finished.result)
+    result["timeline"] |= {"spans": [], "ledger": []}
+    path = Path(out) / RESULT
+    fresh = path.with_suffix(".part")
+    body = {"schema": SCHEMA, "plan": write_plan(finished.plan), "steps": finished.steps, "take": result}
+    if finished.identity is not None:
+        body["identity"] = asdict(finished.identity)
+    try:
+        fresh.write_text(json.dumps(body))
+        place(fresh, path)
+    except OSError as error:
+        raise OptionError(
+            f"{path} cannot be written ({error.strerror}); the run is finished, and its weights are in {out}: make "
+            "room, and --resume writes it"
+        ) from None
+
+
+def read_result(out: str) -> Finished | None:
+    """The result of the run in `out`, None where it is not finished. Raises InputError for a file that is no result, or
+    of another schema: a finished run is not to be taken for one that never began."""
+    path = Path(out) / RESULT
+    try:
+        body = json.loads(path.read_text())
+        check_schema(body["schema"], SCHEMA, str(path), "give another --out, or remove it")
+        result: dict[str, Any] = body["take"]
+        timeline: dict[str, Any] = result["timeline"] | {"breakdown": Breakdown(**result["timeline"]["breakdown"])}
+        timeline = {key: tuple(value) if isinstance(value, list) else value for key, value in timeline.items()}
+        loss = tuple((int(step), float(at), float(value)) for step, at, value in result["loss"])
+        weights = str(Path(out) / Path(result["weights"]).name)  # where they are now, if the directory was moved
+        found = RunResult(Timeline(**timeline), loss, float(result["final_loss"]), weights)
+        identity = Identity(**body["identity"]) if "identity" in body else None
+        return Finished(read_plan(body["plan"]), int(body["steps"]), found, identity)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise InputError(
+            f"{path} is not what a finished run wrote ({first_line(error)}); remove it to start anew, or give another "
+            "--out"
+        ) from error
+
+
+def check_unused(out: str) -> None:
+    """Raises OptionError for a directory that holds a run which is not to be gone on with."""
+    if any(committed(out)):
+        raise OptionError(f"{out} holds checkpoints of a run; give --resume to go on with it, or another --out")
+    if (Path(out) / RESULT).exists():
+        raise OptionError(f"{out} holds a finished run; give another --out, or remove it")
+
+
+def place_to_start(asked: Training) -> SavedCheckpoint | Finished | None:
+    """Where a run with a directory starts: from a checkpoint, not at all since it is finished, or (None) from step 0.
+
+    Raises InputError where the directory holds another run, or one that should not be overwritten.
+    """
+    out, steps, tell = asked.keep.out, asked.steps, asked.note
+    if not asked.resume:
+        check_unused(out)
+        sweep(out, 0)
+        return None
+    finished, found = read_result(out), newest(out, tell)
+    if found is not None:
+        for difference in (*differences(asked.identity, found.manifest.identity), *_draws(asked, found.manifest)):
+            raise OptionError(f"the checkpoint {found.path} {difference}; give another --out or start it as before")
+    if finished is not None and finished.steps == steps:
+        for difference in differences(asked.identity, finished.identity or asked.identity):
+            raise OptionError(f"the finished run in {out} {difference}; give another --out")
+        other = "" if finished.plan == asked.plan else f", by {finished.plan.name}"
+        tell(f"the run in {out} is finished{other}")
+        return finished
+    if found is None and finished is not None:
+        raise OptionError(
+            f"the run in {out} is finished after {finished.steps} steps and has no checkpoint to go on from; ask "
+            f"for {finished.steps} steps to see its result, or give another --out"
+        )
+    if found is None:
+        tell(f"no checkpoint in {out}: starting at step 0")
+        sweep(out, 0)
+        return None
+    if found.manifest.step > steps:
+        raise OptionError(
+            f"the run in {out} is at step {found.manifest.step} already, and --steps is {steps}; give more steps "
+            "or another --out"
+        )
+    if asked.init:
+        tell("--init is not used: the run goes on from its own weights")
+    _say_where(found, asked)
+    sweep(out, found.manifest.step)
+    return found
+
+
+def _draws(asked: Training, manifest: Manifest) -> Iterator[str]:
+    """How the random numbers of a checkpoint's run came otherwise than those that are asked for."""
+    if manifest.keyed != asked.keyed:
+        yield f"is of a run {'with' if manifest.keyed else 'without'} --deterministic"
+
+
+def _say_where(found: SavedCheckpoint, asked: Training) -> None:
+    manifest, plan, tell = found.manifest, asked.plan, asked.note
+    tell(f"going on from step {manifest.step} of {found.path}")
+    before = read_plan(manifest.plan)
+    if before != plan:
+        tell(f"the checkpoint was written under {before.name} on {manifest.world} ranks; going on under {plan.name}")
+    if manifest.torch != torch.__version__:
+        tell(f"the checkpoint was written by torch {manifest.torch}, and this is {torch.__version__}; bits may differ")
+    if manifest.identity.signature != asked.identity.signature:
+        tell("the captured step has changed since the checkpoint (the task's code, or torch); going on with it")
+
+
+def require_room(keep: SavePolicy, graph: Graph, program: Program) -> None:
+    """Raises OptionError, before the first step, where the disk has no room for the checkpoints that a run will write,
+    beyond those that are there and that it will remove."""
+    whole, largest = sizes_of(ruled(graph, program.update), program)
+    more = keep.many + 1 - min(len(list(committed(keep.out))), keep.many)
+    try:
+        require_space(Path(keep.out), whole * more)
+    except OSError as error:
+        raise OptionError(f"{error}, for so many checkpoints: {more}; free some, or give another --out") from None
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
+    if limit != resource.RLIM_INFINITY and limit < largest:
+        raise OptionError(
+            f"files may hold {show_bytes(limit)} here (ulimit -f), and a checkpoint needs {show_bytes(largest)} in "
+            "one; raise the limit"
+        )
+
+
+def sizes_of(graph: Graph, program: Program) -> tuple[Bytes, Bytes]:
+    """About the bytes of a checkpoint, and of the largest of its files."""
+    files = {rank: HEADER for role in program.roles for rank in role.ranks}
+    for i, (name, copies) in enumerate(copies_of(program).items()):
+        bucket = program.bucket[name]
+        weights = bucket.elements * ITEMSIZE[bucket.master or bucket.dtype]
+        state = graph.optimizer.state_bytes(bucket.elements) + weights * program.drain
+        chief = copies.ranks[i % len(copies.ranks)] if copies.ranks else 0
+        for rank in copies.ranks:
+            files[rank] += weights * (rank == chief or not copies.weights)
+            files[rank] += state * (rank == chief or not copies.state)
+    same = alike(program)
+    for (space, name), keepers in keepers_of(program).items():
+        for rank in keepers[:1] if space in same[name] else keepers:
+            files[rank] += program.bucket[name].size
+    for rank in workers_of(program):
+        files[rank] += sum(buffer.tensor.at(1).elements() * ITEMSIZE[buffer.tensor.dtype] for buffer in graph.buffers)
+    return sum(files.values()), max(files.values())

@@ -1,0 +1,272 @@
+"""One run of a plan on one rank, from its first step or from a checkpoint to its end or to a signal."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from contextlib import nullcontext
+from dataclasses import asdict, astuple, dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+import psutil
+
+from partita.checkpoints.checkpoint import SavePolicy, place_of
+from partita.checkpoints.holding import Losses, held
+from partita.checkpoints.manifest import identity_of, written
+from partita.checkpoints.restore import Checkpoint, lost, open_checkpoint
+from partita.checkpoints.saving import save_together
+from partita.errors import RunError
+from partita.plan.plan import Plan
+from partita.program.absence import entered
+from partita.runs.checksums import ChecksumReporter
+from partita.runs.divergence import find_divergence
+from partita.runs.failover import Failover
+from partita.runs.halt import Halt
+from partita.runs.heap import set_aside
+from partita.runs.heartbeat import Heartbeat, at_work
+from partita.runs.losses import Row, loss_rows, losses_of
+from partita.runs.rejoin import Admission, Rejoin
+from partita.runs.session import EVERY, Job, Report, Session
+from partita.runtime.brake import Brake
+from partita.runtime.leg import Interval, Leg, intervals, left
+from partita.runtime.rank import Rank
+from partita.runtime.state import State
+from partita.runtime.worker import drive
+from partita.units import Bytes, Seconds
+
+PACE_INTERVAL: Final[Seconds] = 10.0  # over which a pace is taken, at least
+
+
+@dataclass
+class Reporter:
+    """Called at each instance of a rank. It tells the driver from which round on spans are recorded, and reports
+    from time to time the current step and how long the rank's own work takes; `paced` and `since` are the time and
+    round of the last such report."""
+
+    rank: Rank
+    first: int
+    report: Report
+    told: Seconds = 0.0
+    paced: Seconds = 0.0
+    since: int = 0
+
+    def __call__(self, round: int) -> bool:
+        now = time.perf_counter()
+        if now - self.told > EVERY:
+            self.told = now
+            self.report({"step": self.rank.step(round, 0)} | self._pace(now, round))
+        return round >= self.first
+
+    def _pace(self, now: Seconds, round: int) -> dict[str, Any]:
+        """Seconds a round, and the fastest instance of each instruction, over two rounds or more."""
+        lasted, rounds = now - self.paced, round - self.since
+        if self.paced and (lasted < PACE_INTERVAL or rounds < 2):
+            return {}
+        quickest, self.rank.quickest = self.rank.quickest, {}
+        first, self.paced, self.since = not self.paced, now, round
+        return {} if first else {"pace": {"round": lasted / rounds, "quickest": quickest}}
+
+
+def progress_of(event: Mapping[str, Any], plan: str, steps: int) -> str:
+    """What a report of a rank says of how far a run of so many steps is; "" for one about other things."""
+    if "step" in event:
+        return f"{plan}: step {min(event['step'] + 1, steps)} of {steps}"
+    if "saving" in event:
+        return f"{plan}: writing the checkpoint of step {event['saving']}"
+    return "{}: held-out loss of {} of {} samples".format(plan, *event["evaluated"]) if "evaluated" in event else ""
+
+
+@dataclass
+class Execution:
+    """The state of one run on one rank.
+
+    `earlier` are the losses of steps before a resume; `begun` is the time at which the run would have begun on this
+    process's clock, had it never been interrupted; `idle` are the core-seconds that the process had used by then.
+    """
+
+    session: Session
+    job: Job
+    report: Report
+    saved: Checkpoint | None
+    begun: Seconds
+    brake: Brake = field(default_factory=Brake)
+    step: int = 0
+    state: State | None = None
+    earlier: Losses = field(default_factory=list)
+    losses: dict[int, Row] = field(default_factory=dict)
+    ends: dict[int, Seconds] = field(default_factory=dict)
+    cores: dict[int, Seconds] = field(default_factory=dict)
+    idle: Seconds = field(default_factory=time.process_time)
+    spans: list[dict[str, Any]] = field(default_factory=list)
+    before: tuple[Bytes, int] = (0, 0)  # what was sent before the last phase, and its first step
+    sent: Bytes = 0  # in a step of the last phase: without what brings replicas together at the end
+    stopped: bool = False
+    recovery: Rejoin | Failover | None = None
+    kept: Path = Path()  # the last checkpoint
+
+    def go(self) -> None:
+        """Carry out the run, leg by leg, from its start to its end."""
+        session, job = self.session, self.job
+        since, self.kept = self.saved.manifest.step if self.saved else 0, Path(job.resume)
+        parts = left(session.graph, job.plan, session.cluster, job.steps, since)
+        self.step = since
+        if not job.back:
+            for leg in parts:
+                session.join(leg.program)
+        spare, role_of = frozenset(job.spare), parts[0].program.role_of
+        if any(role_of[rank].keeps == "server" for rank in spare):
+            self.recovery = Failover(session, spare, parts[0], job.number)
+        elif spare:
+            self.recovery = Rejoin(session, spare, parts, job.number, away={*job.absent})
+        entry = self.recovery.enter() if isinstance(self.recovery, Rejoin) and job.back else Admission(0, 0)
+        phase: Plan | None = None
+        with self.recovery or nullcontext():
+            for i, leg in enumerate(parts):
+                if entry.leg <= i and session.rank < leg.program.size and not self.stopped:
+                    at = entry.round if entry.leg == i else 0
+                    if leg.plan != phase:
+                        phase, self.before = leg.plan, (self._sent(), leg.step + at * leg.program.steps)
+                    self._carry_out(leg, i, at, last=not any(later.whole for later in parts[i + 1 :]))
+
+    def _carry_out(self, leg: Leg, number: int, at: int, last: bool) -> None:
+        """Carry out the `number`-th leg. A rank that comes back enters it at round `at`."""
+        saved, self.saved = self.saved, None
+        flying = saved.flying(leg.program) if saved else 0
+        first = leg.step - flying * leg.program.steps
+        rank = self.session.rank_for(leg.program, self.state, first, self.job.keyed, saved)
+        rank.brake, self.state = self.brake, rank.state
+        if saved and rank.rank == 0:
+            self.earlier = losses_of(saved)
+            for sentence in lost(saved, leg.program):
+                self.report({"note": f"{leg.program.name} goes on from another plan: {sentence}"})
+        set_aside()
+        reporter = Reporter(rank, flying + leg.rounds - self.job.record, self.report)
+        if self.session.world > 1 and not self.step and not self.job.back:
+            self._hold_together(rank)
+        rank.round_ends = ChecksumReporter(rank, self.report)
+        if self.recovery:
+            self.recovery.begins(rank, number)
+        if at:
+            self._come_back(rank, at, reporter)
+        begun = start = max(flying, at - 1)
+        for interval in [Interval(leg.rounds, at)] if at else intervals(leg, flying, self.job.every, last):
+            with Heartbeat(rank, self.report):
+                drive(rank, interval, reporter, self.session.timeout)
+            round = min(interval.stop, self._braked(rank))
+            self._take_in(rank, start, begun, round)
+            begun = round
+            self.stopped = round < interval.stop
+            if interval.keep or self.stopped:
+                drained = interval.drain and not self.stopped
+                self._keep(rank, round, 0 if drained else min(round, leg.program.drain))
+            if self.stopped:
+                break
+        if leg.program.steps:
+            self.spans, (sent, step) = [asdict(span) for span in rank.spans], self.before
+            self.sent = (self._sent() - sent) // max(self.step - step, 1)
+
+    def _sent(self) -> Bytes:
+        """What this process has sent in this run so far."""
+        assert self.session.transport is not None
+        return self.session.transport.sent
+
+    def _come_back(self, rank: Rank, at: int, reporter: Reporter) -> None:
+        """Enter before round `at`, which the others have reached, with the others' weights."""
+        assert isinstance(self.recovery, Rejoin)
+        rank.board.done = entered(rank.program, rank.rank, at, rank.rank)
+        drive(rank, Interval(at, at - 1, drain=False), reporter, self.session.timeout)
+        self.recovery.adopt(rank, at)
+        self.report({"back": at, "note": f"rank {rank.rank} is back, from step {rank.step(at, 0)} on"})
+
+    def _braked(self, rank: Rank) -> int:
+        """The round before which the brake has ended this rank's lanes, if it has."""
+        if self.brake.end is None or not rank.program.steps:
+            return 2**62
+        return max(-(-(self.brake.end - rank.first_step) // rank.program.steps), 0)
+
+    def _take_in(self, rank: Rank, first: int, start: int, stop: int) -> None:
+        """Collect the losses and end times of rounds `start` to `stop`, by step; the rank's own first round is
+        `first`."""
+        for round, (end, core) in zip(range(start, stop), rank.ends[start - first :], strict=False):
+            if rank.program.steps:
+                at = rank.step(round, rank.program.steps - 1)
+                self.ends[at], self.cores[at] = end, core
+        self.losses |= {row[0]: row for row in loss_rows(rank, rank.step(start, 0))}
+        self.step = rank.step(stop, 0)
+
+    def _hold_together(self, rank: Rank) -> None:
+        """Raises RunError if ranks that must have equal weights do not."""
+        divergence = find_divergence(rank, self.step, self.session.rank, rank.program.size)
+        if divergence is not None:
+            raise RunError(divergence.sentence, rank=divergence.rank, step=self.step)
+
+    def _keep(self, rank: Rank, round: int, flying: int) -> None:
+        """Write a checkpoint, unless the run has gone no further than the last one."""
+        if not self.job.out or self.kept == (place := place_of(self.job.out, self.step)):
+            return
+        self._hold_together(rank)
+        losses = [(at, self._second(at), loss, weight) for at, loss, weight in self.losses.values()]
+        shard = held(rank, round, flying, self.earlier + losses)
+        seconds = time.perf_counter() - self.begun
+        identity = identity_of(self.session.graph, self.session.seed, self.job.plan.update)
+        manifest = written(self.job.plan, rank.program, self.step, flying, seconds, self.job.keyed, identity)
+        policy = SavePolicy(self.job.out, self.job.every, self.job.keep)
+        writing = partial(at_work, self.report, {"saving": self.step})
+        failed = save_together(shard, policy, manifest, rank.rank, writing)
+        self.kept = self.kept if failed else place
+        if failed and rank.rank == 0:
+            self.report({"note": f"the checkpoint of step {self.step} was not written ({failed}); older ones stay"})
+
+    def _second(self, step: int) -> Seconds:
+        return self.ends[step] - self.begun if step in self.ends else 0.0
+
+    def reply(self, since: int, away: Seconds) -> dict[str, Any]:
+        """This rank's part of the result as plain data; seconds are of rank 0's clock."""
+        session, job, state, shift = self.session, self.job, self.state, self.session.offset
+        ends = {at: second for at, second, _, _ in self.earlier if second} | {at: self._second(at) for at in self.ends}
+        losses = [(at, loss, weight) for at, _, loss, weight in self.earlier] + [*self.losses.values()]
+        leaves = {} if self.stopped else session.leaves(job, state)
+        merges = [astuple(merge) for merge in state.ledger.merges] if state else []
+        self.state = state = None  # what a step needs beside the weights makes room for the module
+        if session.rank == 0 and leaves:
+            self.report({"untimed": True})
+        model = session.module(leaves) if session.rank == 0 and leaves else None
+        return {
+            "rank": session.rank,
+            "since": since,
+            "back": job.back,
+            "begun": away,
+            "stopped": self.step if self.stopped else None,
+            "ends": [[at, end + shift] for at, end in ends.items()],
+            "cores": [[at, core] for at, core in self.cores.items()],
+            "idle": self.idle,
+            "losses": losses,
+            "spans": [span | {"start": span["start"] + shift, "end": span["end"] + shift} for span in self.spans],
+            "sent": self.sent,
+            "merges": merges,
+            "resident": psutil.Process().memory_info().rss,
+            "weights": session.save(model, job.out) if model and job.out else "",
+            "final_loss": session.evaluate(model, self.report) if model and job.evaluate else None,
+        }
+
+
+def run(session: Session, job: Job, report: Report) -> dict[str, Any]:
+    """Carry out a job; returns this rank's part of the result as plain data.
+
+    With `out`, a signal ends the run after the round that the fastest rank is in, with a checkpoint.
+    """
+    saved = open_checkpoint(Path(job.resume)) if job.resume else None
+    away, since = (saved.manifest.seconds, saved.manifest.step) if saved else (0.0, 0)
+    assert session.transport is not None
+    session.transport.sent = 0
+    execution = Execution(session, job, report, saved, time.perf_counter() - away, Brake(since))
+    halt = Halt(execution.brake, session.rank, session.world)
+    halts = halt if job.out and not job.back else nullcontext()
+    with halts, nullcontext() if job.back else session.together(all_of_them=not job.spare):
+        execution.go()
+    session.transport.tags.keys.clear()
+    session.transport.links.clear()
+    session.transport.channels.clear()
+    return execution.reply(since, away) | {"stopped_by": halt.number}

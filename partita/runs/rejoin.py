@@ -1,0 +1,206 @@
+"""How a worker that was started again joins a running run: all ranks agree, through the store, on the round it enters
+at.
+
+rank 2, back       returns/2 = 1          ............ reads both answers: it enters at round 9
+rank 3, a server            sees it: 0:8               reads both answers: rank 2 enters at round 9
+rank 4, a server            sees it: 0:9               the same
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from types import TracebackType
+from typing import Any, Final
+
+from partita.errors import RunError
+from partita.program.absence import answered, met_by, shared
+from partita.program.instruction import Receive, Space
+from partita.program.program import Program
+from partita.runs.session import Session
+from partita.runtime.leg import Leg
+from partita.runtime.membership import begin_without, finished_before, mark_back, mark_gone
+from partita.runtime.rank import Rank
+from partita.transport.processes import Processes
+from partita.transport.store import line_to_store, prefixed
+from partita.transport.transport import PeerGone
+from partita.units import Seconds
+
+WATCH_INTERVAL: Final[Seconds] = 0.2  # between looks whether a peer is back
+POLL_INTERVAL: Final[Seconds] = 0.02
+REJOIN_TIMEOUT: Final[Seconds] = 20.0  # with a rank that may have gone again
+LATE: Final = "late"
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """The leg of a run, and the round of it, at which a rank enters."""
+
+    leg: int
+    round: int
+
+
+@dataclass
+class Rejoin:
+    """One rank's part, in the `number`-th run of its session. While entered, a thread watches for peers that are
+    back. The run can do without the ranks in `spare`, of which some are `away`."""
+
+    session: Session
+    spare: frozenset[int]
+    legs: Sequence[Leg]
+    number: int
+    rank: Rank | None = None
+    leg: int = 0
+    away: set[int] = field(default_factory=set)
+    gone: dict[int, int] = field(default_factory=dict)
+    times: int = 0
+    done: threading.Event = field(default_factory=threading.Event)
+
+    def __post_init__(self) -> None:
+        self.store, me = self._client(), self.session.rank
+        pairs = {(a, b) for b in self.spare for a in self.met(b)}
+        self.peers = sorted({a + b - me for a, b in pairs if me in (a, b)})
+
+    def met(self, peer: int) -> list[int]:
+        """The ranks that exchange messages with a rank in any leg of the run."""
+        return sorted({rank for leg in self.legs for rank in met_by(leg.program, peer)})
+
+    def __enter__(self) -> None:
+        for peer in self.peers:
+            if peer not in self.away:
+                self._link(self.store, peer, self.times)
+        threading.Thread(target=self._look, name="rejoin", daemon=True).start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.rank = None
+        self.done.set()
+        self.store.set(f"over/{self.session.rank}", "")
+
+    def begins(self, rank: Rank, leg: int) -> None:
+        """A leg of the run begins."""
+        rank.spare, rank.away, rank.gone = self.spare, self.away, self.gone
+        begin_without(rank)
+        self.rank, self.leg = rank, leg
+
+    def enter(self) -> Admission:
+        """Where this rank, which is back, enters. Raises RunError if the run is over."""
+        me = self.session.rank
+        self.store.set(f"absent/{me}", " ".join(map(str, sorted(self.away))))
+        self.times = self.gone[me] = self.store.add(f"returns/{me}", 1)
+        self.store.add("returns", 1)
+        entry = self._agreed(self.store, me, self.times)
+        if entry is None:
+            raise RunError(f"rank {me} is back, but the run is over", rank=me)
+        return entry
+
+    def adopt(self, rank: Rank, at: int) -> None:
+        """Receive the current weights, and other tensors kept from round to round: from the answers of servers, or
+        from the first of the other workers."""
+        program, me = rank.program, self.session.rank
+        giver = self._giver(program, me)
+        for space, bucket in shared(program, me, giver) if giver >= 0 else ():
+            message = self._transport.receive(rank.state.flat(space, bucket, 0), giver, f"{bucket}.{space}", at)
+            if not message.block(self.session.timeout):
+                raise RunError(
+                    f"rank {me} is back, and rank {giver} did not send {bucket} within {self.session.timeout:g} s; "
+                    "raise --timeout if a round takes as long",
+                    rank=me,
+                )
+        for i in rank.role.instructions if giver < 0 else ():
+            if isinstance(i.act, Receive) and i.act.space is Space.ANCHOR:
+                rank.state.parameter[i.act.bucket].copy_(rank.state.kept[Space.ANCHOR, i.act.bucket])
+
+    def _give(self, rank: Rank, peer: int, at: int) -> None:
+        """Send them from this rank, once it has finished the rounds before."""
+        rank.brake.lift(rank.step(at, 0))
+        with rank.board.changed:
+            over = partial(finished_before, rank, at)
+            rank.board.changed.wait_for(lambda: rank.board.failure or over(), self.session.timeout)
+            if not over():
+                return  # who is back hears nothing, and says so
+        for space, bucket in shared(rank.program, rank.rank, peer):
+            message = self._transport.send(rank.state.flat(space, bucket, 0), peer, f"{bucket}.{space}", at)
+            message.block(self.session.timeout)
+
+    def _giver(self, program: Program, peer: int) -> int:
+        """The rank that gives its weights to a rank that is back; -1 if answers of servers bring them."""
+        workers = [w for w in self.met(peer) if program.role_of[w].keeps == "model" and w not in self.away]
+        return -1 if answered(program, peer) else workers[0]
+
+    @property
+    def _transport(self) -> Processes:
+        assert self.session.transport is not None
+        return self.session.transport
+
+    def _link(self, store: Any, peer: int, times: int) -> None:
+        """Open the link to a peer; one of the two has come back so many times."""
+        a, b = sorted((self.session.rank, peer))
+        patience = min(self.session.timeout, REJOIN_TIMEOUT) if times else self.session.timeout
+        self._transport.link(peer, prefixed(store, f"link/{a}-{b}/{times}"), patience)
+
+    def _look(self) -> None:
+        store, before, known = self._client(), 0, dict[int, int]()
+        while not self.done.wait(WATCH_INTERVAL):
+            if (now := store.add("returns", 0)) == before:
+                continue
+            before = now
+            for peer in self.spare.intersection(self.peers):
+                times = store.add(f"returns/{peer}", 0)
+                if times > known.get(peer, 0):
+                    known[peer] = times
+                    threading.Thread(target=self._admitted, args=(peer, times), daemon=True).start()
+
+    def _admitted(self, peer: int, times: int) -> None:
+        with suppress(RuntimeError, PeerGone):  # it has gone again meanwhile
+            self._admit(self._client(), peer, times)
+
+    def _admit(self, store: Any, peer: int, times: int) -> None:
+        """Stop before the next round, exchange with all others how many rounds have begun, and go on with the peer
+        from the largest of these numbers on."""
+        rank, mine = self.rank, f"clock/{peer}/{times}/{self.session.rank}"
+        if rank is None or not rank.program.steps:
+            store.compare_set(mine, "", LATE)
+            return
+        begun = (rank.brake.hold() - rank.first_step) // rank.program.steps
+        try:
+            store.compare_set(mine, "", f"{self.leg}:{max(begun, 1)}" if begun < self.legs[self.leg].rounds else LATE)
+            entry = self._agreed(store, peer, times)
+            if entry is not None:
+                mark_gone(rank, peer, times - 1)
+                self._link(store, peer, times)
+                mark_back(rank, peer, entry.round)
+                if self._giver(rank.program, peer) == rank.rank:
+                    self._give(rank, peer, entry.round)
+        finally:
+            rank.brake.resume()
+
+    def _agreed(self, store: Any, peer: int, times: int) -> Admission | None:
+        """The admission that follows from the answers of all ranks that `peer` exchanges messages with: the furthest
+        of their rounds. None if some have ended."""
+        away = {int(rank) for rank in store.get(f"absent/{peer}").decode().split()}
+        voters = [rank for rank in self.met(peer) if rank not in away]
+        answers = [_answer(store, f"clock/{peer}/{times}/{voter}", f"over/{voter}") for voter in voters]
+        if LATE in answers or len({answer.partition(":")[0] for answer in answers}) > 1:
+            return None
+        return Admission(int(answers[0].partition(":")[0]), max(int(answer.partition(":")[2]) for answer in answers))
+
+    def _client(self) -> Any:
+        return line_to_store(self.number, self.session.timeout)
+
+
+def _answer(store: Any, key: str, over: str) -> str:
+    """A rank's answer, for all who ask the same; LATE if it ended before it was asked, or is gone too."""
+    end = time.monotonic() + REJOIN_TIMEOUT
+    while not store.check([key]):
+        if store.check([over]) or time.monotonic() > end:
+            store.compare_set(key, "", LATE)
+        else:
+            time.sleep(POLL_INTERVAL)
+    answer: str = store.get(key).decode()
+    return answer

@@ -1,0 +1,302 @@
+"""One process of a run, or of many runs one after the other: it holds the task and its first weights, and carries
+out plans."""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field
+from datetime import timedelta
+from functools import partial
+from math import inf
+from pathlib import Path
+from typing import Any, Final, TypeAlias
+
+import torch
+import torch.distributed as dist
+
+from partita.checkpoints.restore import Checkpoint
+from partita.cluster.cluster import Cluster
+from partita.cost.memory import peak_memory
+from partita.errors import OptionError, RunError
+from partita.graph.graph import Graph
+from partita.lowering.lower import last_program
+from partita.plan.plan import Plan
+from partita.program.instruction import Collective, Send
+from partita.program.program import Program
+from partita.runs.assembly import Values, carry_over, initial, make_rank
+from partita.runs.heap import limit, make_room
+from partita.runs.memory_trace import MemoryTrace, allocations
+from partita.runs.weights import first_weights, map_first, save_weights
+from partita.runtime.device import CPU, GLOO, taken_up
+from partita.runtime.feed import floats_of, place
+from partita.runtime.gather import gathered_leaves
+from partita.runtime.generators import begin_draws
+from partita.runtime.leg import Interval
+from partita.runtime.rank import Rank
+from partita.runtime.schedules import advance
+from partita.runtime.shared import mapped
+from partita.runtime.state import State
+from partita.task import Task
+from partita.telling import Tell, quiet
+from partita.tracing.prepare import read_batch
+from partita.transport.messages import come, wait_for
+from partita.transport.processes import Processes, clock_offset
+from partita.units import Seconds
+from partita.wire.algorithms import by_messages
+
+EVERY: Final[Seconds] = 0.5  # between reports
+Report: TypeAlias = Callable[[dict[str, Any]], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A run to carry out: `steps` steps of `plan` in all.
+
+    `record` keeps the spans of the last rounds. `out` is where rank 0 writes the weights, and all ranks a checkpoint
+    after every `every` steps (0: only when a signal stops the run), of which `keep` stay; `resume` is the checkpoint to
+    continue from. `keyed`: random numbers do not depend on the plan. `evaluate`: compute the held-out loss at the end.
+
+    It is the `number`-th run of the session, and goes on without ranks in `spare`. A rank that is `back` enters where
+    the others are, except for those that are `absent`.
+    """
+
+    plan: Plan
+    steps: int
+    record: int = 2
+    out: str = ""
+    keyed: bool = False
+    evaluate: bool = True
+    every: int = 0
+    keep: int = 2
+    resume: str = ""
+    spare: Sequence[int] = ()
+    number: int = 0
+    back: bool = False
+    absent: Sequence[int] = ()
+
+
+@dataclass
+class Session:
+    """One rank's process. Every run begins with the first weights: the mapped `values`, or those that the seed or
+    the file `init` gives, which are then made for each run; `built` is the state of torch's generator that making the
+    mapped ones left."""
+
+    task: Task
+    graph: Graph
+    cluster: Cluster
+    seed: int
+    rank: int
+    world: int
+    timeout: Seconds
+    device: str = CPU
+    init: str = ""
+    values: Values = field(default_factory=dict)
+    transport: Processes | None = None
+    offset: Seconds = 0.0
+    built: torch.Tensor | None = None
+    _meetings: int = 0
+
+    def open(self, init: str = "", first: str = "", back: bool = False) -> None:
+        """Join the other ranks and align clocks. `first` is the file of the first weights, if a launcher wrote one.
+        A rank that is `back` joins when the run begins."""
+        torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
+        taken_up(self.device, self.seed)
+        self.init = init
+        if first:
+            self.values, self.built = map_first(Path(first))
+        self.transport = Processes(self.rank)
+        if self.world > 1 and not back:
+            self.offset = clock_offset(self.rank)
+
+    def first(self, state: State | None = None) -> Values:
+        """The first weights. If they have to be made while a run is under way, its random state is restored."""
+        if self.values:
+            return self.values
+        with torch.random.fork_rng(devices=[]) if state is not None else nullcontext():
+            return first_weights(self.task, self.seed, self.init)
+
+    @contextmanager
+    def together(self, all_of_them: bool = True) -> Iterator[None]:
+        """A context in which ranks work, or are idle if a plan does not use them; all leave it together, or each once
+        rank 0 does. Waiting has no limit, since work may take any time; a rank that dies is found by whoever
+        launched it."""
+        key, self._meetings = f"meeting/{self._meetings}", self._meetings + 1
+        try:
+            yield
+        finally:
+            if self.world > 1:
+                come(key, self.rank)
+        if self.world > 1:
+            wait_for(key, range(self.world if all_of_them else 1))
+            if all_of_them:
+                dist.barrier()
+
+    def memory(self, job: Job) -> MemoryTrace | None:
+        """The live bytes of tensors in the last rounds of a run of its own, from the allocator's events; None if the
+        plan does not use this rank.
+
+        torch's profiler records one thread, so one thread carries out all lanes.
+        """
+        program = last_program(self.graph, job.plan, self.cluster)
+        self.join(program)
+        with self.together():
+            return self._watch(program) if self.rank < program.size else None
+
+    def _watch(self, program: Program) -> MemoryTrace:
+        interval, values = Interval(program.drain + 2), self.first()
+        with allocations(self.device) as seen:
+            rank = self.rank_for(program, None, 0, values=values)
+            advance([rank], interval, patience=self.timeout, driven=True)
+            seen.steady()
+            rank.board.done.clear()
+            last = range(interval.stop - 2, interval.stop)
+            advance([rank], interval, patience=self.timeout, record=last.__contains__, driven=True)
+        return seen.watch([span for span in rank.spans if span.lane == rank.role.leading])
+
+    def join(self, program: Program) -> None:
+        """Make the process groups of a program's collectives and messages; every rank of the world must call it, also
+        those that the program does not use."""
+        assert self.transport is not None
+        acts = [(i.lane, i.act) for _, i in program.instructions() if isinstance(i.act, Send | Collective)]
+        own = [(lane, act) for lane, act in acts if isinstance(act, Collective) and not by_messages(act)]
+        groups = {(lane, group) for lane, act in own for group in act.groups if len(group) > 1}
+        self.transport.join(sorted(groups), self.timeout, messages=len(own) < len(acts))
+
+    def rank_for(
+        self, program: Program, state: State | None, step: int, keyed: bool = False, saved: Checkpoint | None = None,
+        values: Values | None = None,
+    ) -> Rank:  # fmt: skip
+        """This process's Rank, whose round 0 is step `step`. Its state is `state`, that of a checkpoint, or a new
+        one."""
+        assert self.transport is not None
+        if self.device == CPU and limit() < inf:
+            make_room(peak_memory(program, self.graph, self.rank))
+        first = self.first(state) if values is None else values
+        made = carry_over(self.graph, program, self.rank, self.task, first, state, self.device)
+        if state is None:
+            begin_draws(self.seed, self.rank, step, self.device, self.built)
+        rank = make_rank(
+            self.task, self.graph, program, self.rank, made, self.transport, seed=self.seed, first_step=step,
+            device=self.device, keyed=keyed, saved=saved,
+        )  # fmt: skip
+        if state is None:
+            mapped(rank)
+        return rank
+
+    def leaves(self, job: Job, state: State | None) -> dict[str, torch.Tensor]:
+        """The whole model after a run, on rank 0, if it is wanted."""
+        if state is None or not (job.evaluate or job.out):
+            return {}
+        program = last_program(self.graph, job.plan, self.cluster)
+        return gathered_leaves(program, self.graph, self.rank, state)
+
+    def module(self, leaves: dict[str, torch.Tensor]) -> Any:
+        """The task's module with these weights."""
+        with torch.random.fork_rng(devices=[]):
+            model, values = initial(self.task, self.seed)
+        with torch.no_grad():
+            for name, tensor in values.items():
+                tensor.copy_(leaves[name])
+        return model
+
+    def evaluate(self, model: Any, report: Report) -> float:
+        """Mean loss over the validation set, or over the first 256 samples if there is none; reports how many samples
+        of how many it has seen, twice a second."""
+        data = self.task.validation if self.task.validation is not None else self.task.data
+        count = len(data) if self.task.validation is not None else min(256, len(data))
+        with many_threads(len(os.sched_getaffinity(0))):  # the other ranks of this machine wait
+            return evaluate(self.task, model.to(self.device), data, count, self.device, report)
+
+    def save(self, model: Any, out: str) -> str:
+        """Write the model into the folder `out`; returns the path of the file."""
+        path = Path(out) / "model.safetensors"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        save_weights(model, path)
+        return str(path)
+
+
+@contextmanager
+def many_threads(count: int) -> Iterator[None]:
+    """So many threads compute each operator meanwhile."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def evaluate(task: Task, model: Any, data: Any, count: int, device: str, report: Report = lambda event: None) -> float:
+    """Mean loss of `model` in evaluation mode over the first `count` samples of `data`."""
+    from torch.utils._pytree import tree_map
+
+    total, weight, size, due = 0.0, 0.0, min(task.batch_size, count), time.monotonic() + EVERY
+    model.eval()
+    with torch.no_grad():
+        for start in range(0, count, size):
+            positions = range(start, min(start + size, count))
+            batch = tree_map(partial(place, device=device, floating=floats_of(task)), read_batch(task, data, positions))
+            loss = task.loss(model, batch)
+            part = (
+                (float(loss[0]), float(loss[1]))
+                if isinstance(loss, tuple)
+                else (float(loss) * len(positions), float(len(positions)))
+            )
+            total, weight = total + part[0], weight + part[1]
+            if time.monotonic() >= due:
+                report({"evaluated": [positions.stop, count]})
+                due = time.monotonic() + EVERY
+    model.train()
+    return total / weight
+
+
+def join_world(rank: int, world: int, timeout: Seconds, backend: str = GLOO, *, note: Tell = quiet) -> None:
+    """Meet the other ranks, as torchrun's environment variables say. Raises RunError with what to check, OptionError if
+    this process may not listen at the address, or another one does.
+
+    If torchrun's agent does not keep the store, rank 0 does, on the socket that it inherits as PARTITA_LISTEN_FD, or
+    else listening at MASTER_ADDR only. A TCPStore by itself listens on all interfaces, of which it tells by `note`.
+    """
+    place = os.environ.get("MASTER_ADDR", ""), int(os.environ.get("MASTER_PORT", "0"))
+    patience, kept = timedelta(seconds=timeout), os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+    listen = _listening(place, note) if rank == 0 and not kept else {}
+    try:
+        if kept:
+            dist.init_process_group(backend, rank=rank, world_size=world, timeout=patience)
+        else:
+            store = dist.TCPStore(*place, world, rank == 0, patience, use_libuv=True, **listen)  # type: ignore[attr-defined]
+            dist.init_process_group(backend, store=store, rank=rank, world_size=world, timeout=patience)
+    except (RuntimeError, ValueError) as error:
+        raise RunError(
+            f"rank {rank} could not meet the others at {place[0]}:{place[1]} ({' '.join(str(error).split())[:200]}); "
+            "check MASTER_ADDR and MASTER_PORT, and that each RANK from 0 to WORLD_SIZE - 1 was started once",
+            rank=rank,
+        ) from error
+
+
+def _listening(place: tuple[str, int], note: Tell) -> dict[str, Any]:
+    """A socket that listens at that address only, as an argument of TCPStore; empty if it is no address of this
+    machine (behind a NAT gateway)."""
+    if given := os.environ.get("PARTITA_LISTEN_FD", ""):
+        return {"master_listen_fd": int(given)}
+    try:
+        kind, _, _, _, address = socket.getaddrinfo(*place, type=socket.SOCK_STREAM)[0]
+        listener = socket.create_server(address[:2], family=kind, backlog=1024)
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            raise OptionError(
+                f"port {place[1]} of {place[0]} is taken, perhaps by another run; give another MASTER_PORT"
+            ) from None
+        if error.errno != errno.EADDRNOTAVAIL:
+            raise OptionError(
+                f"rank 0 cannot listen at port {place[1]} of {place[0]} ({error.strerror}); give a MASTER_ADDR and "
+                "MASTER_PORT at which it may"
+            ) from None
+        note(f"MASTER_ADDR {place[0]} is no address of this machine; rank 0 listens at port {place[1]} of all that are")
+        return {}
+    return {"master_listen_fd": listener.detach()}

@@ -1,0 +1,145 @@
+"""One rank of a run that somebody else launched: torchrun, a cluster's scheduler, the lab's COMMAND."""
+
+from __future__ import annotations
+
+import os
+import socket
+from contextlib import ExitStack
+from ipaddress import ip_address
+from typing import Any, Final
+
+import torch.distributed as dist
+
+from partita.checkpoints.checkpoint import SavedCheckpoint, stopped_at
+from partita.cluster.cluster import Cluster
+from partita.cluster.interfaces import check_interface
+from partita.errors import InputError, OptionError, RunStopped
+from partita.runs.directory import Finished, opened, write_result
+from partita.runs.execution import progress_of, run
+from partita.runs.heap import keep_freed
+from partita.runs.preflight import differing, facts_of
+from partita.runs.result import RunResult, result_of
+from partita.runs.session import Job, Session, join_world
+from partita.runs.training import Training
+from partita.runtime.device import GLOO, backend_of, device_of
+from partita.task import Task
+from partita.telling import Tell, quiet
+from partita.transport.messages import gather, spread
+
+INTERFACE: Final = "GLOO_SOCKET_IFNAME"
+LOOP: Final = "lo"
+
+
+def place_here(cluster: Cluster) -> tuple[int, int]:
+    """(rank, world size) from the environment. Raises OptionError where the variables contradict each other."""
+    given, size = os.environ["RANK"], os.environ.get("WORLD_SIZE", "")
+    try:
+        rank, world = int(given), int(size)
+    except ValueError:
+        raise OptionError(
+            f"RANK is {given!r} and WORLD_SIZE is {size!r}; start with torchrun, set both to numbers, or unset RANK to "
+            "train in processes of this machine"
+        ) from None
+    if not 0 <= rank < world:
+        raise OptionError(f"RANK is {rank} and WORLD_SIZE {world}; ranks go from 0 to WORLD_SIZE - 1")
+    if world != cluster.size:
+        raise OptionError(f"WORLD_SIZE is {world} and {cluster.name} has {cluster.size} devices; make them equal")
+    if world > 1:
+        _check_meeting_place()
+    return rank, world
+
+
+def _check_meeting_place() -> None:
+    """Raises OptionError where MASTER_ADDR and MASTER_PORT cannot be where the ranks meet."""
+    host, port = os.environ.get("MASTER_ADDR", ""), os.environ.get("MASTER_PORT", "")
+    if not host:
+        raise OptionError("RANK is set and MASTER_ADDR is not; start with torchrun, or give rank 0's address")
+    if not port.isdecimal() or not 0 < int(port) < 2**16:
+        raise OptionError(f"MASTER_PORT is {port!r}; give a port from 1 to 65535 at which rank 0 may listen")
+    try:
+        socket.getaddrinfo(host, int(port), type=socket.SOCK_STREAM)
+    except OSError as error:
+        why = error.strerror or error
+        raise OptionError(f"MASTER_ADDR {host!r} is not found ({why}); give rank 0's name or address") from None
+
+
+def talk_over(cluster: Cluster, note: Tell) -> None:
+    """The interface at which gloo listens: the one that the environment or the cluster names, loopback where the ranks
+    meet there. Says in one line that what passes over any other is neither encrypted nor asked for a password.
+    Raises OptionError for an interface that this machine lacks."""
+    chosen, host = os.environ.get(INTERFACE, "") or cluster.interface, os.environ.get("MASTER_ADDR", "")
+    if chosen:
+        who = INTERFACE if os.environ.get(INTERFACE) else f"cluster {cluster.name}"
+        check_interface(chosen, who, OptionError)
+    if not chosen and _leads_here(host):
+        chosen = LOOP
+    if chosen:
+        os.environ[INTERFACE] = chosen
+    if chosen != LOOP:
+        where = f"interface {chosen}" if chosen else "whatever interface this host's name leads to"
+        note(f"ranks talk over {where}, unencrypted and without a password: keep that network to yourself")
+
+
+def _leads_here(host: str) -> bool:
+    """Whether a name or an address, of either family, is that of loopback."""
+    found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM) if host else []
+    return any(ip_address(address[0]).is_loopback for *_, address in found[:1])
+
+
+def train_rank(task: Task, asked: Training) -> RunResult | None:
+    """Train as this process's rank; the result on rank 0, None on the others. Rank 0 calls `asked.begin` once the
+    directory is its own.
+
+    Raises OptionError for what this process was told wrong or otherwise than the others, InputError for a directory
+    that holds another run, RunStopped after a signal.
+    """
+    graph, plan, cluster, steps, keep = asked.graph, asked.plan, asked.cluster, asked.steps, asked.keep
+    seed, timeout, note = asked.seed, asked.timeout, asked.note
+    rank, world = place_here(cluster)
+    keep_freed()
+    device, backend = device_of(cluster, rank), backend_of(cluster)
+    if world > 1 or backend != GLOO:
+        talk_over(cluster, note if rank == 0 else quiet)
+        join_world(rank, world, timeout, backend, note=note)
+    with ExitStack() as stack:
+        start: SavedCheckpoint | Finished | None = None
+        word = {"error": "", "resume": "", "finished": False}
+        facts = gather(dict(facts_of(graph, plan, cluster, seed=seed, steps=steps)), rank, world)
+        if rank == 0:
+            try:
+                if unlike := differing(facts):
+                    raise OptionError(unlike)
+                start = stack.enter_context(opened(asked))
+            except InputError as error:
+                word["error"] = str(error)
+            word |= {"finished": isinstance(start, Finished)}
+            word |= {"resume": str(start.path) if isinstance(start, SavedCheckpoint) else ""}
+        word = spread(word, rank, world)
+        if word["error"]:
+            raise OptionError(word["error"])
+        if word["finished"]:
+            return start.result if isinstance(start, Finished) else None
+        session = Session(task, graph, cluster, seed, rank, world, timeout, device)
+        session.open(asked.init)
+        job = Job(plan, steps, out=keep.out, keyed=asked.keyed, every=keep.every, keep=keep.many, resume=word["resume"])
+
+        def hear(event: dict[str, Any]) -> None:
+            if "note" in event:
+                note(event["note"])
+            if progress := progress_of(event, plan.name, steps):
+                asked.tell(progress)
+
+        with session.together():  # the first computes the held-out loss
+            report = run(session, job, hear)
+        reports = gather(report, rank, world)
+        if dist.is_initialized():
+            dist.destroy_process_group()
+        if report["stopped"] is not None:
+            raise RunStopped(stopped_at(report["stopped"], keep.out), report["stopped_by"], step=report["stopped"])
+        if rank:
+            return None
+        discard = min(3, max(steps - report["since"] - 1, 0))
+        result = result_of(asked.program, reports, discard)
+        if keep.out:
+            write_result(keep.out, Finished(plan, steps, result, asked.identity))
+        return result

@@ -1,0 +1,62 @@
+"""Two connections between ranks: one for what goes to higher ranks, and one for what goes to lower ones.
+
+A backend sends nothing until the receiver has said where it goes, and says so on the connection on which it sends:
+
+one for both   rank 0  S0 S1 S2 S3 S4 r0        r0: rank 0 says where R0 goes, behind all that it has begun to send
+               rank 1                   R0
+one each       rank 0  S0 S1 S2 S3 S4
+                       r0
+               rank 1    R0
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from partita.transport.store import prefixed
+from partita.units import Seconds
+
+
+@dataclass(frozen=True)
+class Ways:
+    """Two process groups of the same ranks, or one twice; `two`: of two ranks alone."""
+
+    up: Any
+    down: Any
+    two: bool = False
+
+    def start(self, act: str, tensor: torch.Tensor, rank: int, peer: int, tag: int) -> Any:
+        """Start to `send` from `rank` to `peer`, or to `recv` there what comes from it."""
+        upward = (rank < peer) == (act == "send")
+        place = int(peer > rank) if self.two else peer
+        return getattr(self.up if upward else self.down, act)([tensor], place, tag)
+
+
+_OPENED: dict[int, tuple[Any, Ways]] = {}  # by id of the world, which is kept so that no other one has its id
+
+
+def ways_here() -> Ways:
+    """Those between all ranks: one connection, until `open_ways` has made two."""
+    world = dist.group.WORLD
+    return _OPENED[id(world)][1] if id(world) in _OPENED else Ways(world, world)
+
+
+def open_ways(timeout: Seconds) -> Ways:
+    """Two connections between all ranks, made once; every rank of the world must call it."""
+    world = dist.group.WORLD
+    if id(world) not in _OPENED:
+        down = dist.new_group(timeout=timedelta(seconds=timeout), backend="gloo")
+        _OPENED[id(world)] = world, Ways(world, down)
+    return _OPENED[id(world)][1]
+
+
+def link(store: Any, rank: int, peer: int, timeout: Seconds) -> Ways:
+    """Those between two ranks alone, which both make at the same time."""
+    place, patience = int(rank > peer), timedelta(seconds=timeout)
+    up, down = (dist.ProcessGroupGloo(prefixed(store, way), place, 2, patience) for way in ("up", "down"))
+    return Ways(up, down, two=True)

@@ -1,0 +1,119 @@
+"""Messages whose other end is lost and played by another: what that has is not sent again, what it lacks is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any
+
+import pytest
+import torch
+
+from partita.errors import RunError
+from partita.recipes.catalogue import call
+from partita.runs.failover import Failover
+from partita.runs.session import Session
+from partita.runtime.leg import legs
+from partita.transport.channel import Channel
+from partita.transport.ways import Ways
+from tests.captures import capture
+from tests.small import cluster_of, perceptron
+
+KEY, PATIENCE = "b0.up", 5.0
+
+
+@dataclass
+class Sent:
+    """A message of a link: it is over, breaks, or takes longer than anybody waits."""
+
+    how: str
+
+    def wait(self, timeout: timedelta) -> None:
+        if self.how == "breaks":
+            raise RuntimeError("Connection closed by peer")
+
+
+@dataclass
+class Group:
+    """A link on which each message ends as `how` says; `came` is what was sent on it."""
+
+    how: str = "ends"
+    came: list[float] = field(default_factory=list)
+
+    def send(self, tensors: list[torch.Tensor], to: int, tag: int) -> Sent:
+        if self.how == "refuses":
+            raise RuntimeError("Connection closed by peer")
+        self.came.append(tensors[0].item())
+        return Sent(self.how)
+
+
+def led(channel: Channel, route: tuple[int, int], group: Any, there: dict[str, int]) -> Group:
+    channel.turn(route)
+    channel.hear(route, there)
+    channel.open(route, Ways(group, group), PATIENCE)
+    return group
+
+
+@pytest.mark.parametrize(("has", "again"), [(0, [3.0]), (1, [3.0]), (3, [3.0]), (4, [])])
+def test_what_the_new_end_lacks_is_sent_again_and_nothing_else(has: int, again: list[float]) -> None:
+    """FT-02: of what was sent last, since nobody was answered for it."""
+    channel = Channel(0, 3, lambda process: None)
+    first = led(channel, (0, 3), Group(), {})
+    for round in range(4):
+        assert channel.start("send", torch.tensor(float(round)), KEY, round).block(PATIENCE)
+    assert first.came == [0.0, 1.0, 2.0, 3.0]
+    assert led(channel, (0, 4), Group(), {KEY: has}).came == again
+    assert channel.crossed == {KEY: 4}
+
+
+@pytest.mark.parametrize("how", ["breaks", "refuses"])
+@pytest.mark.parametrize(("has", "again"), [(0, [7.0]), (1, [])])
+def test_a_message_on_its_way_goes_on_by_the_new_way(how: str, has: int, again: list[float]) -> None:
+    """It tells whose process is gone, and is begun anew, unless the new end has what it brings."""
+    gone, fresh = list[int](), Group()
+
+    def dies(process: int) -> None:
+        gone.append(process)
+        led(channel, (0, 4), fresh, {KEY: has})
+
+    channel = Channel(0, 3, dies)
+    led(channel, (0, 3), Group(how), {})
+    assert channel.start("send", torch.tensor(7.0), KEY, 0).block(PATIENCE)
+    assert gone == [3]
+    assert fresh.came == again
+    assert channel.crossed == {KEY: 1}
+
+
+def test_nothing_crosses_while_nobody_plays_the_other_part() -> None:
+    channel = Channel(0, 3, lambda process: None)
+    led(channel, (0, 3), Group("breaks"), {})
+    assert not channel.start("send", torch.tensor(7.0), KEY, 0).block(0.01)
+    assert channel.crossed == {}
+
+
+def test_what_ends_on_a_way_that_is_none_any_more_does_not_count() -> None:
+    """The other end has said by then that it lacks it."""
+    channel = Channel(0, 3, lambda process: None)
+    led(channel, (0, 3), Group(), {})
+    message = channel.start("send", torch.tensor(7.0), KEY, 0)
+    assert channel.turn((0, 4)) == {}
+    assert not message.block(0.01)
+    fresh = Group()
+    channel.hear((0, 4), {KEY: 0})
+    channel.open((0, 4), Ways(fresh, fresh), PATIENCE)
+    assert message.block(PATIENCE)
+    assert fresh.came == [7.0]
+
+
+def test_who_takes_over_waits_no_longer_than_its_run() -> None:
+    """What never comes ends as any message that never comes."""
+    task, machines = perceptron(), cluster_of(1)
+    graph = capture(task)
+    (leg,) = legs(graph, call("single", graph, machines), machines, 3)
+    failover = Failover(Session(task, graph, machines, 0, 0, 1, 0.02), frozenset(), leg, 0)
+    failover.until(lambda: True, "nothing")
+    with pytest.raises(RunError, match=r"rank 0 still waited after 0\.02 s for its own part to begin"):
+        failover.until(lambda: False, "its own part to begin")
+    failover.done.set()
+    with pytest.raises(RunError, match="rank 0 still waited when its run was over for its own part to begin"):
+        failover.until(lambda: False, "its own part to begin")
