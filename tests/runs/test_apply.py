@@ -148,7 +148,7 @@ def test_a_loader_is_as_long_as_the_minibatches_that_it_gives(world: int, size: 
     ],
 )
 def test_a_plan_that_a_loop_cannot_mean_is_refused(plan: str, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    from partita.runtime import apply
+    from partita.runs import apply
 
     monkeypatch.setattr(apply, "_place", lambda: (0, 2))
     chosen = pt.recipes.ddp(*bare()) if plan == "ddp" else plan
@@ -170,7 +170,7 @@ class Endless(IterableDataset[int]):
 
 
 def test_a_loader_that_cannot_be_divided_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    from partita.runtime import apply
+    from partita.runs import apply
 
     monkeypatch.setattr(apply, "_place", lambda: (0, 2))
     for loader in ([1, 2], DataLoader(Endless(), batch_size=2)):
@@ -193,7 +193,7 @@ def test_without_ranks_there_is_nothing_to_apply_to(monkeypatch: pytest.MonkeyPa
 
 
 def test_one_rank_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    from partita.runtime import apply
+    from partita.runs import apply
 
     monkeypatch.setattr(apply, "_place", lambda: (0, 1))
     given = made(1)
