@@ -13,6 +13,7 @@ from torch.utils._pytree import tree_leaves
 from partita.graph.graph import Graph, Optimizer
 from partita.task import Task
 from partita.tracing import capture as tracing
+from partita.tracing.momentum import with_momentum
 from partita.tracing.optimizer import optimizer_spec
 
 
@@ -31,7 +32,9 @@ def capture(task: Task, *, precision: str = "") -> Graph:
     made = (source_of(task.model), source_of(task.loss), source_of(task.collate))
     seen = (task.name, task.batch_size, task.clip_norm, precision, type(task.data), len(task.data))
     samples = [(leaf.shape, leaf.dtype) for leaf in tree_leaves(task.data[0]) if isinstance(leaf, torch.Tensor)]
-    return _under(Kind((*made, *seen, *samples), task, precision), optimizer_spec(task, precision))
+    kind = Kind((*made, *seen, *samples), task, precision)
+    own = replace(_captured(kind), optimizer=optimizer_spec(task, precision))
+    return _under(kind, with_momentum(own, task).optimizer)
 
 
 def source_of(function: Callable[..., Any] | None) -> Any:

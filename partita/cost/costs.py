@@ -201,7 +201,8 @@ class Costs:
             case Combine():
                 return Demand(own + len(act.sources) * over(program.bucket[act.bucket], self.add))
             case Encode():
-                return Demand(own + self._coding(program, act.coding, 0))
+                looked = self._looking(program, program.bucket[act.bucket]) * (act.space is not Space.RESIDUAL)
+                return Demand(own + self._coding(program, act.coding, 0) + looked)
             case Decode():
                 return Demand(own + self._coding(program, act.coding, 1, max(len(act.sources), 1)))
             case Free():

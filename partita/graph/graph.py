@@ -49,8 +49,10 @@ class Optimizer:
     """What the optimizer keeps and costs: `state` names its tensors, each (elements a parameter element, dtype).
 
     `elementwise` is False where an update mixes elements (LAMB's norms), so that shards need more than their own part.
-    `momentum` is that of SGD, and whether it is `nesterov`'s. `joins` says whether adjacent tensors have the same bits
-    where it steps them as one, `fused` whether a step is one kernel; `one_pass` whether it is so on a processor.
+    `momentum` is that of SGD, and whether it is `nesterov`'s; `fixed_to` says what ties it to the optimizer's own
+    steps, "" where gradients may have it before; `decays` whether some of SGD's weights decay. `joins` says whether
+    adjacent tensors have the same bits where it steps them as one, `fused` whether a step is one kernel; `one_pass`
+    whether it is so on a processor.
     """
 
     name: str = "SGD"
@@ -61,6 +63,8 @@ class Optimizer:
     joins: bool = True
     fused: bool = False
     one_pass: bool = False
+    decays: bool = False
+    fixed_to: str = ""
 
     def state_bytes(self, elements: int) -> int:
         """Bytes of the state that it keeps for so many elements of parameters."""

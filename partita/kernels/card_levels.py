@@ -32,7 +32,7 @@ from partita.kernels.card_bits import (
 )
 from partita.kernels.levels import HEAD, LEAST, MOST
 from partita.kernels.tree import BOOK, CELLS, EDGES
-from partita.wire.codec import Settings
+from partita.wire.codec import SMALLEST, Settings
 
 WHOLE: Final = 2**31 - 1  # a group of all numbers
 PART: Final = 4 * BLOCK  # numbers of a program that only looks at them
@@ -142,6 +142,12 @@ def largest(values: torch.Tensor, settings: Settings) -> torch.Tensor:
     return found.float().reshape(1)
 
 
+def scale_of(values: torch.Tensor, settings: Settings) -> torch.Tensor:
+    """`compiled.scale_of`."""
+    found = largest(values, settings)
+    return torch.where(found < SMALLEST, 0.0, found)
+
+
 def scale_exponent(values: torch.Tensor, settings: Settings) -> torch.Tensor:
     """`levels.scale_exponent`, in int32."""
     levels = (1 << (int(settings["bits"]) - 1)) - 1
@@ -175,35 +181,29 @@ def exponents(values: torch.Tensor, most: torch.Tensor) -> torch.Tensor:
 
 @kernel
 def extent_blocks(values: tensor, parts: tensor, n: tensor, BLOCK: constexpr, PART: constexpr) -> None:
-    """Of PART numbers the largest magnitude, the sum and the sum of squares, in fp64."""
-    most, total = tl.zeros((BLOCK,), values.dtype.element_ty), tl.zeros((BLOCK,), tl.float64)
-    squares = tl.zeros((BLOCK,), tl.float64)
+    """Of PART numbers the largest magnitude and the sum of squares, in fp64."""
+    most, squares = tl.zeros((BLOCK,), values.dtype.element_ty), tl.zeros((BLOCK,), tl.float64)
     for start in range(0, PART, BLOCK):
         i = tl.program_id(0) * PART + start + tl.arange(0, BLOCK)
         v = tl.load(values + i, i < n, other=0)
         wide = v.to(tl.float64)
         most = tl.maximum(most, tl.abs(v))
-        total += wide
         squares += wide * wide
     at = parts + tl.program_id(0)
     tl.store(at, tl.max(most, 0).to(tl.float64))
-    tl.store(at + tl.num_programs(0), tl.sum(total, 0))
-    tl.store(at + 2 * tl.num_programs(0), tl.sum(squares, 0))
+    tl.store(at + tl.num_programs(0), tl.sum(squares, 0))
 
 
 @kernel
 def scale_of_parts(parts: tensor, clip: tensor, scale: tensor, programs: tensor, n: tensor, BLOCK: constexpr) -> None:
-    """The largest magnitude of all, at most `clip` deviations."""
-    most, total = tl.zeros((BLOCK,), tl.float64), tl.zeros((BLOCK,), tl.float64)
-    squares = tl.zeros((BLOCK,), tl.float64)
+    """The largest magnitude of all, at most `clip` deviations from zero."""
+    most, squares = tl.zeros((BLOCK,), tl.float64), tl.zeros((BLOCK,), tl.float64)
     for start in range(0, programs, BLOCK):
         i = start + tl.arange(0, BLOCK)
         most = tl.maximum(most, tl.load(parts + i, i < programs, other=0))
-        total += tl.load(parts + programs + i, i < programs, other=0)
-        squares += tl.load(parts + 2 * programs + i, i < programs, other=0)
+        squares += tl.load(parts + programs + i, i < programs, other=0)
     count = tl.zeros((), tl.float64) + n
-    mean = tl.sum(total, 0) / count
-    deviation = tl.sqrt(tl.maximum(tl.sum(squares, 0) / count - mean * mean, 0.0))
+    deviation = tl.sqrt(tl.sum(squares, 0) / count)
     tl.store(scale, tl.minimum(tl.max(most, 0), tl.load(clip) * deviation).to(tl.float32))
 
 
@@ -213,7 +213,7 @@ def ternary_scale(values: torch.Tensor, settings: Settings) -> torch.Tensor:
     if not clip:
         return largest(values, settings)
     programs = -(-n // PART)
-    parts = torch.empty((3, programs), dtype=torch.float64, device=values.device)
+    parts = torch.empty((2, programs), dtype=torch.float64, device=values.device)
     launch(extent_blocks, programs, values, parts, n, BLOCK=BLOCK, PART=PART)
     scale = torch.empty(1, dtype=torch.float32, device=values.device)
     bound = torch.full((), clip, dtype=torch.float64, device=values.device)
@@ -278,10 +278,10 @@ def eight(settings: Settings) -> int:
 
 LEVELS: Final = {
     "truncate": (encode_truncate, decode_truncate),
-    "q8": headed(Form(codes.q8_code, codes.q8_value, eight), largest),
+    "q8": headed(Form(codes.q8_code, codes.q8_value, eight), scale_of),
     "fixed": headed(Form(codes.fixed_code, codes.fixed_value, bits, bits), scale_exponent, torch.int32),
     "dorefa": headed(Form(codes.dorefa_code, codes.dorefa_value, bits, bits), largest),
-    "dettmers8": headed(Form(codes.tree_code, codes.tree_value, eight), largest, table_of=tree_table),
+    "dettmers8": headed(Form(codes.tree_code, codes.tree_value, eight), scale_of, table_of=tree_table),
     "terngrad": headed(Form(codes.ternary_code, codes.ternary_value, lambda s: 2), ternary_scale),
     "onebit": (encode_onebit, decode_onebit),
 }

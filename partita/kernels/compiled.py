@@ -16,6 +16,7 @@ import numpy as np
 import torch
 
 from partita.arrays import Array
+from partita.wire.codec import SMALLEST
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 KINDS: Final = {
@@ -67,6 +68,12 @@ def largest(values: Array) -> Any:
     """The largest magnitude, read as integers, which are in the same order; what is no number is larger than all."""
     kind: Any = np.int32 if values.itemsize == 4 else np.int64
     return np.array([_largest(values.view(kind), np.iinfo(kind).max)], kind).view(values.dtype)[0]
+
+
+def scale_of(values: Array) -> np.float32:
+    """The largest magnitude in fp32, or 0 where that is below SMALLEST."""
+    most = np.float32(largest(values))
+    return np.float32(0) if most < SMALLEST else most
 
 
 @fused

@@ -10,7 +10,7 @@ from typing import Final
 
 import torch
 
-from partita.kernels.plain_bits import bytes_of, numbers, packed, uniform, unpacked
+from partita.kernels.plain_bits import bytes_of, numbers, packed, scale_of, uniform, unpacked
 from partita.kernels.plain_chosen import (
     adacomp,
     adaptive,
@@ -61,7 +61,7 @@ def widen(message: torch.Tensor, like: torch.Tensor, s: Settings) -> torch.Tenso
 
 def q8(v: torch.Tensor, s: Settings, key: int) -> torch.Tensor:
     """The message of flat `v` as `rounding.encode_q8` makes it: max |v| in fp32, then a byte for each number."""
-    scale = v.abs().max().float().reshape(1)
+    scale = scale_of(v)
     step = scale.to(v.dtype)
     codes = torch.clamp(torch.round(v * (127 / step)), -127, 127) if float(scale) else torch.zeros_like(v)
     return torch.cat([bytes_of(scale), bytes_of(codes.to(torch.int8))])
@@ -95,7 +95,7 @@ def terngrad(v: torch.Tensor, s: Settings, key: int) -> torch.Tensor:
     """The message of flat `v` as `signs.encode_terngrad` makes it: the scale in fp32, then two bits for each number."""
     wide, most = v.double(), v.abs().max().double()
     if s["clip"]:
-        most = torch.minimum(most, s["clip"] * wide.var(unbiased=False).sqrt())
+        most = torch.minimum(most, s["clip"] * wide.square().mean().sqrt())
     scale = most.float()
     sent = uniform(len(v), key).to(v.dtype) * scale.to(v.dtype) < v.abs()
     return torch.cat([bytes_of(scale.reshape(1)), packed(torch.where(sent, torch.where(v > 0, 1, 2), 0), 2)])

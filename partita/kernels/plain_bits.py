@@ -4,6 +4,14 @@ from __future__ import annotations
 
 import torch
 
+from partita.wire.codec import SMALLEST
+
+
+def scale_of(v: torch.Tensor) -> torch.Tensor:
+    """The largest magnitude in fp32, or 0 where that is below SMALLEST."""
+    most = v.abs().max().float().reshape(1)
+    return torch.where(most < SMALLEST, 0.0, most)
+
 
 def bytes_of(tensor: torch.Tensor) -> torch.Tensor:
     """A copy of a tensor's bytes, as flat uint8."""

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from partita.kernels.plain_bits import bits_of, bytes_of, numbers, packed, uniform, unpacked
+from partita.kernels.plain_bits import bits_of, bytes_of, numbers, packed, scale_of, uniform, unpacked
 from partita.wire.codec import Settings
 
 
@@ -67,7 +67,7 @@ def tree_book() -> torch.Tensor:
 
 def tree(v: torch.Tensor, s: Settings, key: int) -> torch.Tensor:
     """The message of flat `v` as `tree.encode_tree` makes it: max |v| in fp32, then a byte for each number."""
-    scale, book = v.abs().max().float().reshape(1), tree_book()
+    scale, book = scale_of(v), tree_book()
     ratio = torch.where(scale > 0, 1 / scale.to(v.dtype), 0.0)
     edges = ((book[1:] + book[:-1]) / 2).to(v.dtype)
     codes = torch.bucketize(v.abs() * ratio, edges)

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from partita.arrays import Array
-from partita.kernels.compiled import array_of, fused, largest
+from partita.kernels.compiled import array_of, fused, scale_of
 from partita.wire.codec import Settings
 
 STRETCH: Final = 2**14  # numbers
@@ -66,9 +66,9 @@ def _widen(halves: Array, values: Array, add: bool) -> None:
 
 
 def encode_q8(values: torch.Tensor, message: torch.Tensor, settings: Settings, key: int, back: bool) -> None:
-    """The scale m = max |v| in fp32, then round(127 v / m) of each in a byte."""
+    """The scale m = max |v| in fp32 (0 for one below SMALLEST), then round(127 v / m) of each in a byte."""
     array, body = array_of(values), array_of(message)
-    scale = np.float32(largest(array))
+    scale = scale_of(array)
     body[:4].view(np.float32)[0] = scale
     ratio, step = _steps(scale, array)
     _to_bytes(array, body[4:].view(np.int8), ratio, step, back)

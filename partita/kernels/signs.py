@@ -67,7 +67,8 @@ def _from_bits(bits: Array, means: Array, values: Array, group: int, add: bool) 
 def encode_terngrad(values: torch.Tensor, message: torch.Tensor, settings: Settings, key: int, back: bool) -> None:
     """The scale s in fp32, then sign(v) with probability |v| / s and else 0, two bits each: 0, 1 for +s, 2 for -s.
 
-    s is the largest |v| after clipping at `clip` standard deviations (0: none)."""
+    s is the largest |v| after clipping at `clip` deviations from zero, the mean of gradients (0: none): of equal
+    numbers, or of one, those from their own mean would leave nothing to send."""
     body = array_of(message)
     scale = np.float32(_ternary_scale(array_of(values), settings["clip"]))
     body[:4].view(np.float32)[0] = scale
@@ -83,19 +84,17 @@ def decode_terngrad(message: torch.Tensor, values: torch.Tensor, settings: Setti
 @fused
 def _ternary_scale(values: Array, clip: float) -> float:
     """Sums in eight columns, which a processor adds at once."""
-    n, totals, squares, most = len(values), np.zeros(8), np.zeros(8), 0.0
+    n, squares, most = len(values), np.zeros(8), 0.0
     for i in range(0, n - n % 8, 8):
         for lane in range(8):
             value = np.float64(values[i + lane])
-            totals[lane] += value
             squares[lane] += value * value
     for i in range(n - n % 8, n):
-        totals[0] += values[i]
         squares[0] += np.float64(values[i]) * values[i]
     for i in range(n):
         most = max(most, abs(values[i]))
     if clip > 0:
-        most = min(most, clip * np.sqrt(max(squares.sum() / n - (totals.sum() / n) ** 2, 0.0)))
+        most = min(most, clip * np.sqrt(squares.sum() / n))
     return most
 
 

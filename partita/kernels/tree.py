@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from partita.arrays import Array
-from partita.kernels.compiled import array_of, fused, largest
+from partita.kernels.compiled import array_of, fused, scale_of
 from partita.wire.codec import Settings
 
 CELL: Final = 18  # bits of an fp32 below those that look up where a number's code is near
@@ -34,9 +34,10 @@ CELLS: Final = np.searchsorted(EDGES, STARTS.view(np.float32).astype(np.float64)
 
 
 def encode_tree(values: torch.Tensor, message: torch.Tensor, settings: Settings, key: int, back: bool) -> None:
-    """m = max |v| in fp32, then the code of the number nearest to |v| / m, and v's sign, in a byte each."""
+    """m = max |v| in fp32 (0 for one below SMALLEST), then the code of the number nearest to |v| / m, and v's sign, in
+    a byte each."""
     array, body = array_of(values), array_of(message)
-    scale = np.float32(largest(array))
+    scale = scale_of(array)
     body[:4].view(np.float32)[0] = scale
     kind = array.dtype.type
     ratio = kind(1) / kind(scale) if scale else kind(0)

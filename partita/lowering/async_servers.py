@@ -132,10 +132,10 @@ def _worker(draft: Draft, group: ReplicaGroup, owners: Owners) -> list[Instructi
     period, tags, delta = draft.sync.frequency.period, tags_of(draft), draft.sync.payload is Payload.DELTA
     ways = [PushPull(draft, i, group.ranks[0], owner) for i, owner in enumerate(owners)]
     local, bounded = {way.bucket for way in ways if way.local and not delta}, bool(draft.graph.clip_norm)
-    body: list[Instruction] = []
+    body, share = list[Instruction](), group.count / draft.batch
     for push, tag in enumerate(tags):
         before, works = tags[push - 1], list[ComputeStep]()
-        ready = [_made_ready(draft, way, tag, After(f"S{way.i}{before}", int(push == 0))) for way in ways]
+        ready = [_made_ready(draft, way, tag, After(f"S{way.i}{before}", int(push == 0)), share) for way in ways]
         used = [f"U{way.i}" if delta else way.gone(before) for way in ways]
         free: dict[str, tuple[After, ...]] = {str(i): (After(name, int(push == 0)),) for i, name in enumerate(used)}
         for k in range(period):
@@ -202,16 +202,16 @@ def _weighed(draft: Draft, group: ReplicaGroup, way: PushPull, tag: str) -> list
     return [Instruction(f"W{way.i}{tag}", mean, "compute", (After(f"P{way.i}{tag}"),))]
 
 
-def _made_ready(draft: Draft, way: PushPull, tag: str, sent: After) -> list[Instruction]:
-    """For pushes of changes, make the change, once backward no longer reads the weights; where there is a codec, its
-    coding, once the last one is `sent`."""
+def _made_ready(draft: Draft, way: PushPull, tag: str, sent: After, share: float) -> list[Instruction]:
+    """For pushes of changes, make the change, by a step for the worker's `share` of the minibatch, once backward no
+    longer reads the weights; where there is a codec, its coding, once the last one is `sent`."""
     coded = list(way.encoded(tag, sent))
     if draft.sync.payload is not Payload.DELTA:
         return coded
     change = Mix(way.bucket, Space.DELTA, (Term(Space.PARAMETER), Term(Space.ANCHOR, (-1.0,))))
     return [
         Instruction(f"K{way.i}", Mix(way.bucket, Space.ANCHOR, (Term(Space.PARAMETER),)), "compute"),
-        Instruction(f"U{way.i}", Update(way.bucket), "compute"),
+        Instruction(f"U{way.i}", Update(way.bucket, share=share), "compute"),
         Instruction(f"G{way.i}", change, "compute", (After(way.gone(""), 1),)),
         *coded,
     ]
@@ -269,9 +269,9 @@ def _merge(draft: Draft, way: PushPull, share: float) -> Apply:
     sync, workers, into = draft.sync, len(draft.workers), served_in(draft, way.host)
     need, delta = sync.consistency.need or 1, sync.payload is not Payload.GRADIENT
     if drops(draft):
-        return Apply(way.bucket, way.worker, share, need, need, drop=True, scale=workers / need, into=into)
-    corrections = () if delta else draft.plan.update.corrections
-    return Apply(way.bucket, way.worker, share, workers, need, delta, corrections=corrections, into=into)
+        return Apply(way.bucket, way.worker, share, need, need=need, drop=True, into=into)
+    corrections, steps = () if delta else draft.plan.update.corrections, sync.frequency.period
+    return Apply(way.bucket, way.worker, share, workers, steps, need, delta, corrections=corrections, into=into)
 
 
 def _bounded(draft: Draft, i: int, worker: int) -> tuple[After, ...]:

@@ -45,7 +45,8 @@ def settles(sync: Sync) -> bool:
         return False
     if not isinstance(sync.through, AllReduce) or sync.payload in (Payload.ELASTIC, Payload.DUAL):
         return True
-    return sync.frequency.period == 0 or sync.frequency.fragments > 1 or sync.consistency.lag > 0
+    partial = sync.frequency.fragments > 1 or sync.consistency.lag > 0 or sync.outer.keep > 0
+    return sync.frequency.period == 0 or partial
 
 
 def local_step(draft: Draft, group: ReplicaGroup, step: int, between: Sequence[Instruction] = ()) -> list[Instruction]:

@@ -75,7 +75,7 @@ def _round(draft: Draft, group: ReplicaGroup) -> list[Instruction]:
         added = Apply(name, rank, share, len(draft.workers), delta=True, into=Space.SHARED)
         body += [
             Instruction(f"K{i}", Mix(name, change, (minus,)), "compute"),
-            Instruction(f"U{i}", Update(name), "compute"),
+            Instruction(f"U{i}", Update(name, share=share), "compute"),
             Instruction(f"C{i}", Mix(name, change, (Term(change), Term(Space.PARAMETER))), "compute"),
             Instruction(f"A{i}", added, "compute"),
         ]

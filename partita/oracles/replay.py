@@ -46,7 +46,8 @@ class ServerBucket:
     merges that are `left` to replay.
 
     `apply` maps workers to the instruction by which their contributions enter. `summed` are contributions since the
-    last step, `squares` and `clocks` the state of the corrections of DC-ASGD and DynSGD, `merged` counts contributions.
+    last step, of these `shares` of the minibatch, `squares` and `clocks` the state of the corrections of DC-ASGD and
+    DynSGD, `merged` counts contributions.
     """
 
     bucket: Bucket
@@ -57,6 +58,7 @@ class ServerBucket:
     left: list[Merge]
     versions: list[Parts]
     summed: Parts = field(default_factory=list)
+    shares: list[float] = field(default_factory=list)
     squares: Parts = field(default_factory=list)
     clocks: dict[int, list[Parts]] = field(default_factory=dict)
     merged: int = 0
@@ -232,7 +234,8 @@ class Replay:
             for copy, (name, p) in zip(copies, self.named.items(), strict=True):
                 copy.copy_(p)
                 copy.grad = given[name]
-        step_at_rate(optimizer, self.update)
+        share = next(iter(self.on_servers.values())).apply[worker].share
+        step_at_rate(optimizer, self.update, share=share)
         if schedule is not None:
             schedule.step()
         return {name: (copy - p).detach() for copy, (name, p) in zip(copies, self.named.items(), strict=True)}
@@ -258,6 +261,7 @@ class Replay:
                     part.add_(change, alpha=act.scale)
         else:
             served.summed = [a + b for a, b in zip(served.summed, parts, strict=True)] if served.summed else parts
+            served.shares.append(act.share)
             self._step(served, act)
         if act.delta or served.merged % act.need == 0:
             served.versions.append([part.detach().clone() for part in served.parts])
@@ -265,11 +269,12 @@ class Replay:
     def _step(self, served: ServerBucket, act: Apply) -> None:
         if served.merged % act.need == 0:
             for part, gradient in zip(served.parts, left_out(served.summed), strict=True):
-                part.grad = None if gradient is None else act.scale * gradient
-            before = (served.merged - act.need) // act.among
-            step_at_rate(served.optimizer, self.update, before)
-            served.summed = []
-            for _ in range(served.merged // act.among - before):
+                part.grad = None if gradient is None else gradient / (sum(served.shares) if act.drop else 1)
+            before = (served.merged - act.need) * act.steps // act.among
+            whole = act.need / act.among if act.need > 1 else act.share
+            step_at_rate(served.optimizer, self.update, before, 1.0 if act.drop else act.steps * whole)
+            served.summed, served.shares = [], []
+            for _ in range(served.merged * act.steps // act.among - before):
                 if served.schedule is not None:
                     served.schedule.step()
 

@@ -10,7 +10,8 @@ from partita.errors import PlanError
 from partita.graph.graph import Graph
 from partita.graph.homes import stage_starts
 from partita.plan.memory import Memory, Precision, Recompute
-from partita.plan.plan import Plan, own_servers, ranks_of
+from partita.plan.plan import Plan, Rule, own_servers, ranks_of
+from partita.plan.rule import momentum_ahead
 from partita.plan.schedule import Order
 from partita.plan.sync import GRAPHS, Gossip, Neighbours, Payload, Servers, SharedMemory, Sync
 from partita.plan.wire import PLACES, Wire
@@ -244,6 +245,11 @@ def _update(plan: Plan) -> None:
             raise PlanError(f"{plan.name}: the correction {one.name!r} with {given}; allowed are {known}")
         if any(value < 0 for _, value in one.settings):
             raise PlanError(f"{plan.name}: a setting of {one.name!r} is below 0; give 0 or more")
+    if momentum_ahead(update)[0] and update.rule is not Rule.TASK:
+        raise PlanError(
+            f"{plan.name} applies the task's momentum before its codec, and rule={update.rule} has one of its own; "
+            "leave the rule out, or use another codec, such as topk"
+        )
     if update.local_state not in ("keep", "reset"):
         raise PlanError(f"{plan.name}: a local state that is {update.local_state!r}; keep and reset are allowed")
 

@@ -23,10 +23,11 @@ def momentum_ahead(update: Update) -> tuple[float, bool]:
 
 def ruled(graph: Graph, update: Update) -> Graph:
     """The graph with the optimizer that the plan's rule stands for. LARS and LAMB take norms of whole tensors (EX-06),
-    so their tensors are never cut. The task's own optimizer keeps no momentum that goes ahead of a codec."""
+    so their tensors are never cut. The task's own optimizer keeps no momentum that goes ahead of a codec, but that of
+    weight decay."""
     if update.rule is not Rule.TASK:
         return replace(graph, optimizer=OPTIMIZERS[update.rule])
-    if not momentum_ahead(update)[0]:
+    if not momentum_ahead(update)[0] or graph.optimizer.decays:
         return graph
     kept = tuple(one for one in graph.optimizer.state if one[0] != "momentum_buffer")
     return replace(graph, optimizer=replace(graph.optimizer, state=kept))

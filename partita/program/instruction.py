@@ -214,11 +214,8 @@ class Norm:
 
 @dataclass(frozen=True, slots=True)
 class Clip:
-    """Scale the gradients of all `buckets` so that their common norm is at most `norm`. `lag` and `part` are as in
-    Update.
-
-    With `by`, the norm is the root of the number in that bucket: the norm of more gradients than these.
-    """
+    """Scale the gradients of all `buckets` so that their common norm, or with `by` the root of the number in that one
+    (the norm of more gradients than these), is at most `norm`. `lag` and `part` are as in Update."""
 
     buckets: tuple[str, ...]
     norm: float
@@ -230,30 +227,34 @@ class Clip:
 @dataclass(frozen=True, slots=True)
 class Update:
     """One step of the optimizer on a bucket's parameters, with the gradient of `lag` rounds ago (none yet: no step);
-    with `part` directly with the gradients of that environment, not those in the bucket."""
+    with `part` directly with the gradients of that environment, not those in the bucket. They are the `share` of a
+    minibatch's gradient: its mean makes a step at so much of the rate."""
 
     bucket: str
     lag: int = 0
     part: str = ""
+    share: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class Apply:
     """A server takes in what came from `source`, in the order of arrival.
 
-    A gradient is added to a sum; every `need`-th addition steps the optimizer on `into` and makes a new version. A
-    `delta` is added to `into`, of which the part `keep` stays, and makes a new version by itself. What comes from the
-    rank itself is in its Space.DELTA.
+    A gradient is added to a sum; every `need`-th addition steps the optimizer on `into` and makes a new version, with
+    the mean at that share of the rate: what is not linear (decay, Adam) does as much a minibatch as in one process. A
+    `delta` is added to `into` `scale` times, of which the part `keep` stays, and makes a new version by itself. What
+    comes from the rank itself is in its Space.DELTA.
 
-    `share` is the contribution's share of a minibatch's samples; `among` contributions make up a minibatch; each counts
-    `scale` times; `corrections` change it first. With `drop`, contributions of a round after the first `need` are
-    ignored, and a separate Update steps.
+    `share` is the contribution's share of a minibatch's samples; `among` make up `steps` minibatches; `corrections`
+    change each first. With `drop`, those of a round after the first `need` are ignored, and a separate Update steps
+    with the mean of the others' samples.
     """
 
     bucket: str
     source: int
     share: float
     among: int
+    steps: int = 1
     need: int = 1
     delta: bool = False
     drop: bool = False

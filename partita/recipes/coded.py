@@ -19,11 +19,16 @@ def coded(plan: Plan, graph: Graph, ramp: int = 0) -> Plan:
     """The plan with what its codecs need (SP-03): the task's momentum applied before dgc; with `ramp`, phases of so
     many steps in which a quarter, a sixteenth, ... of the elements are sent, until the codec's own ratio.
 
-    Raises PlanError for a ramp without a codec that has a ratio.
+    Raises PlanError for a momentum that cannot go before a codec, and for a ramp without a codec that has a ratio.
     """
     codecs = [codec for sync in plan.sync for codec in sync.wire.codecs]
     own = graph.optimizer.momentum
     if own and not alone(plan) and any(spec_of(codec).ahead for codec in codecs):
+        if graph.optimizer.fixed_to:
+            raise PlanError(
+                f"{plan.name} applies the task's momentum before its codec, and {graph.optimizer.fixed_to}; give SGD "
+                "one momentum that stays, without dampening, or another codec, such as topk"
+            )
         rule = (("factor", own), ("nesterov", 1.0)) if graph.optimizer.nesterov else (("factor", own),)
         plan = with_update(plan, replace(plan.update, corrections=(Correction("momentum", rule),)))
     if not ramp:

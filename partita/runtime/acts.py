@@ -46,7 +46,7 @@ from partita.runtime.coding import HopCode, collect, decode, encode, receive_cod
 from partita.runtime.desync import check_collective
 from partita.runtime.draws import DRAWS, Draws
 from partita.runtime.feed import check_shapes, default_floats
-from partita.runtime.finite import all_finite, check_gradients, check_loss, check_update
+from partita.runtime.finite import check_loss, check_outgoing, check_update
 from partita.runtime.membership import droppable, other_end
 from partita.runtime.mixing import mix
 from partita.runtime.owned import allocate, release
@@ -170,7 +170,7 @@ def pack(rank: Rank, act: Pack, name: str, round: int) -> None:
 
 def collective(rank: Rank, act: Collective, name: str, round: int) -> Pending | Steps:
     """Start a collective of the transport, or one that follows a schedule of the wire room."""
-    _check_outgoing(rank, act, round)
+    _look_at(rank, act, round)
     group = next(group for group in act.groups if rank.rank in group)
     if act.space is Space.CODED:
         rank.collectives_begun[name] = round + 1
@@ -194,13 +194,10 @@ def collective(rank: Rank, act: Collective, name: str, round: int) -> Pending | 
     return rank.transport.collective(act.kind, flat, group, lane, name, round, edges)
 
 
-def _check_outgoing(rank: Rank, act: Collective | Send, round: int) -> None:
-    if act.space is not Space.GRADIENT or not rank.program.bucket[act.bucket].pieces or rank.program.scaling:
-        return
-    slot = rank.slot(round)
-    flat = rank.state.gradient[act.bucket][slot]
-    if not all_finite(flat):
-        check_gradients(rank, act.bucket, rank.state.gradient_views[act.bucket][slot], rank.step(round, 0))
+def _look_at(rank: Rank, act: Collective | Send, round: int) -> None:
+    """Gradients are looked at before they leave; who gets a change of weights sees it by the next loss."""
+    if act.space is Space.GRADIENT:
+        check_outgoing(rank, act.bucket, act.space, round)
 
 
 def free(rank: Rank, act: Free, name: str, round: int) -> None:
@@ -221,7 +218,7 @@ def send(rank: Rank, act: Send, name: str, round: int) -> Pending | Steps:
     """Start sending a bucket, a coding or a parcel of values."""
     if act.space is Space.VALUE:
         return send_values(rank, act, round)
-    _check_outgoing(rank, act, round)
+    _look_at(rank, act, round)
     to = rank.role.mine(act.to, rank.rank)
     if act.space is Space.CODED:
         return send_coding(rank, act, to, round)
@@ -280,7 +277,7 @@ def update(rank: Rank, act: Update, name: str, round: int) -> None:
     if scaler and not scaler.usable(round):
         return
     found = scaler.unscaled(found, rank.state.stepped(act.bucket), round) if scaler else found
-    rank.state.step(act.bucket, found, rank.program)
+    rank.state.step(act.bucket, found, rank.program, share=act.share)
     if act.part and not scaler:
         check_update(rank, act.bucket, found, rank.step(round, 0))
     if makes_version(rank.program, rank.role, act.bucket):

@@ -20,6 +20,7 @@ from partita.kernels.codecs import kernel_of
 from partita.kernels.site import Site
 from partita.program.instruction import Collective, Decode, Encode, Kind, Receive, Send, Space
 from partita.program.program import Coding
+from partita.runtime.finite import check_outgoing
 from partita.runtime.rank import Rank
 from partita.transport.hops import by_schedule
 from partita.transport.transport import Pending, Steps
@@ -47,6 +48,7 @@ def encode(rank: Rank, act: Encode, name: str, round: int) -> None:
     """Encode a rank's bucket, with what error feedback has kept of it, into the messages of its coding; what the
     messages do not say is kept for the next round. A coding of parts makes a message for each owner."""
     coding = rank.program.coding[act.coding]
+    check_outgoing(rank, act.bucket, act.space, round)
     values = fresh = rank.state.flat(act.space, act.bucket, rank.slot(round))
     feedback = coding.codec.error_feedback
     if feedback:

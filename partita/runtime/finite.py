@@ -11,7 +11,9 @@ from math import isfinite
 import torch
 
 from partita.errors import RunError
+from partita.program.instruction import Space
 from partita.runtime.rank import Rank
+from partita.runtime.state import shaped
 
 
 def check_loss(rank: Rank, loss: torch.Tensor, step: int) -> None:
@@ -45,6 +47,18 @@ def check_update(rank: Rank, bucket: str, gradients: Sequence[torch.Tensor], ste
                 rank=rank.rank,
                 step=step,
             )
+
+
+def check_outgoing(rank: Rank, bucket: str, space: Space, round: int) -> None:
+    """Raises RunError where a rank's gradient of a bucket, or a change made of it, which others are about to get as it
+    is or encoded, is not finite: a codec may leave out what is no number, or say something else for it. A scaled loss
+    looks for itself."""
+    outgoing = space in (Space.GRADIENT, Space.VELOCITY, Space.DELTA)
+    if not outgoing or rank.program.scaling or not rank.program.bucket[bucket].pieces:
+        return
+    flat = rank.state.flat(space, bucket, rank.slot(round))
+    if not all_finite(flat):
+        check_gradients(rank, bucket, shaped(flat, rank.state.whole(bucket)), rank.step(round, 0))
 
 
 def check_gradients(rank: Rank, bucket: str, gradients: Sequence[torch.Tensor], step: int) -> None:

@@ -182,19 +182,57 @@ def _fake_groups(task: Task, graph: Graph) -> Groups:
         return groups_among(task, weights)
 
 
-def step_at_rate(optimizer: torch.optim.Optimizer, update: Update, at: int = -1) -> None:
+def step_at_rate(optimizer: torch.optim.Optimizer, update: Update, at: int = -1, share: float = 1.0) -> None:
     """Step an optimizer with each group's rate times the plan's factor for that step, which is `at` unless each call
     is one, and without momentum if the plan applies momentum before the codec. The settings are restored, since the
-    task's schedule changes them."""
+    task's schedule changes them.
+
+    Gradients may be those of a `share` of a minibatch: then their mean makes a step at so much of the rate, of which
+    nothing is left to do where steps are linear in gradients.
+    """
     ahead = momentum_ahead(update)[0] > 0
-    if not update.warmup and update.scale == 1.0 and not ahead:
+    part = 1.0 if linear(optimizer) else share
+    if not update.warmup and update.scale == 1.0 and not ahead and part == 1.0:
         optimizer.step()
         return
     held = [dict(group) for group in optimizer.param_groups]
     for group in optimizer.param_groups:
         taken = group.get("taken", 0)
-        group["lr"], group["taken"] = group["lr"] * rate_factor(update, taken if at < 0 else at), taken + 1
-        group |= {"momentum": 0.0} if ahead else {}
+        group["lr"] = group["lr"] * rate_factor(update, taken if at < 0 else at) * part
+        group["taken"] = taken + 1
+    if part != 1.0:
+        _divide(optimizer, part)
+    messages = _without_momentum(optimizer) if ahead else {}
     optimizer.step()
+    with torch.no_grad():
+        for weight, (rate, message) in messages.items():
+            weight.sub_(message * rate)
     for group, before in zip(optimizer.param_groups, held, strict=True):
         group |= {key: before[key] for key in ("lr", "momentum") if key in before}
+
+
+def linear(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether what steps change is linear in all gradients so far: SGD, also with momentum, without weight decay."""
+    return type(optimizer) is torch.optim.SGD and not any(group["weight_decay"] for group in optimizer.param_groups)
+
+
+def _divide(optimizer: torch.optim.Optimizer, part: float) -> None:
+    for group in optimizer.param_groups:
+        for weight in group["params"]:
+            if weight.grad is not None:
+                weight.grad.div_(part)
+
+
+def _without_momentum(optimizer: torch.optim.Optimizer) -> dict[torch.Tensor, tuple[Any, torch.Tensor]]:
+    """Make ready a step with gradients that have momentum already: weight decay alone goes through the optimizer's own,
+    as in the code of Lin et al. (ICLR 2018). Weight -> (rate, gradient) of what is left to subtract after the step."""
+    found: dict[torch.Tensor, tuple[Any, torch.Tensor]] = {}
+    for group in optimizer.param_groups:
+        if not group["weight_decay"]:
+            group["momentum"] = 0.0
+            continue
+        for weight in group["params"]:
+            if weight.grad is not None:
+                found[weight] = -group["lr"] if group["maximize"] else group["lr"], weight.grad
+                weight.grad = torch.zeros_like(weight.grad)
+    return found

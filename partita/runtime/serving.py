@@ -35,9 +35,13 @@ def apply(rank: Rank, act: Apply, name: str, round: int) -> None:
         if act.keep != 1.0:
             weights.mul_(act.keep)
         weights.add_(inbox, alpha=act.scale)
-    elif act.need > 1 or act.drop:
-        total = state.gradient[act.bucket][0]
-        total.add_(inbox, alpha=act.scale)
+    elif act.drop:
+        taken = state.accepted.get(act.bucket, (round, 0.0))
+        before = taken[1] if taken[0] == round else 0.0
+        enter(state.gradient[act.bucket][0], inbox, before, act.share)
+        state.accepted[act.bucket] = round, before + act.share
+    elif act.need > 1:
+        total = state.gradient[act.bucket][0].add_(inbox)
         if complete:
             step(rank, act, total)
             total.fill_(-0.0)  # see `neutral`
@@ -45,16 +49,28 @@ def apply(rank: Rank, act: Apply, name: str, round: int) -> None:
         step(rank, act, inbox)
 
 
+def enter(mean: torch.Tensor, contribution: torch.Tensor, before: float, share: float) -> None:
+    """Make a `mean` over samples that weigh `before` one over `share` more, of which the contribution is a sum."""
+    if before:
+        mean.mul_(before / (before + share)).add_(contribution, alpha=1 / (before + share))
+    else:
+        torch.div(contribution, share, out=mean)
+
+
 def step(rank: Rank, act: Apply, gradient: torch.Tensor) -> None:
     """Step the bucket's optimizer; a step of its schedule and of the plan's warm-up is a minibatch's worth of
     contributions."""
-    state = rank.state
-    merged = state.ledger.merged[act.bucket]
-    before = (merged - act.need) // act.among
-    state.step(act.bucket, shaped(gradient, state.stepped(act.bucket)), rank.program, before)
-    passed = merged // act.among - before
+    state, merged = rank.state, rank.state.ledger.merged[act.bucket]
+    before = (merged - act.need) * act.steps // act.among
+    state.step(act.bucket, shaped(gradient, state.stepped(act.bucket)), rank.program, before, share_of(act))
+    passed = merged * act.steps // act.among - before
     for _ in range(passed if act.bucket in state.schedule else 0):
         state.schedule[act.bucket].step()
+
+
+def share_of(act: Apply) -> float:
+    """Of how many minibatches a step has the gradient: a contribution's own share, or the mean one of several."""
+    return act.steps * (act.share if act.need == 1 else act.need / act.among)
 
 
 def compensate(rank: Rank, act: Apply, gradient: torch.Tensor, settings: dict[str, float]) -> None:

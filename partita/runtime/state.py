@@ -45,7 +45,7 @@ class State:
     the loss is scaled. `unsure`: samples may leave out weights, and the optimizer then leaves them out as well.
 
     `ledger` records merges; `squares` and `clocks` (contributions so far, their mean) are state of corrections for
-    staleness.
+    staleness; `accepted` are (round, share of a minibatch) of what a bucket's gradient is the mean of so far.
     """
 
     leaves: dict[str, torch.Tensor]
@@ -61,6 +61,7 @@ class State:
     kept: dict[tuple[Space, str], torch.Tensor]
     coded: dict[tuple[str, int], torch.Tensor] = field(default_factory=dict)
     squares: dict[str, torch.Tensor] = field(default_factory=dict)
+    accepted: dict[str, tuple[int, float]] = field(default_factory=dict)
     clocks: dict[tuple[str, int], tuple[int, torch.Tensor]] = field(default_factory=dict)
     owned: dict[str, Owned] = field(default_factory=dict)
     master: dict[str, torch.Tensor] = field(default_factory=dict)
@@ -109,10 +110,11 @@ class State:
         """The tensors of a bucket that the optimizer is given."""
         return [unit.tensor for unit in self.units[bucket]]
 
-    def step(self, bucket: str, gradients: Views, program: Program, at: int = -1) -> None:
-        """One step of a bucket's optimizer, with one gradient for each update unit; `at`: see `step_at_rate`."""
+    def step(self, bucket: str, gradients: Views, program: Program, at: int = -1, share: float = 1.0) -> None:
+        """One step of a bucket's optimizer, with one gradient for each update unit; see `step_at_rate`."""
         given = left_out(gradients) if self.unsure else gradients
-        step_units(self.units[bucket], given, partial(step_at_rate, self.optimizer[bucket], program.update, at))
+        stepped = partial(step_at_rate, self.optimizer[bucket], program.update, at, share)
+        step_units(self.units[bucket], given, stepped)
 
     def arrange(self, bucket: str, *, join: bool = True) -> None:
         """Let the optimizer update joined pieces where it may, or (`join` False) each by itself."""

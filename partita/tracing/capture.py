@@ -25,6 +25,7 @@ from partita.tracing.convert import to_graph
 from partita.tracing.draws import with_sample_dims
 from partita.tracing.kept import put_back
 from partita.tracing.known import NeedsData
+from partita.tracing.momentum import with_momentum
 from partita.tracing.opaque import opaque_graph
 from partita.tracing.optimizer import optimizer_spec, state_of_shapes
 from partita.tracing.prepare import build_batch, flatten
@@ -47,7 +48,7 @@ def capture(task: Task, *, batch: int | None = None, precision: str | None = Non
     if precision not in PRECISIONS:
         raise TaskError(f"the precision {precision!r} is unknown; allowed are {', '.join(PRECISIONS)}")
     with _undisturbed(), put_back(task):
-        return _sized(_captured(task, batch, precision, symbolic), task, precision)
+        return with_momentum(_sized(_captured(task, batch, precision, symbolic), task, precision), task)
 
 
 def _captured(task: Task, batch: int, precision: str, symbolic: bool) -> Graph:

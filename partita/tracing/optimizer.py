@@ -44,12 +44,8 @@ def optimizer_spec(task: Task, precision: str) -> Optimizer:
         for key, value in optimizer.state[parameter].items()
         if isinstance(value, torch.Tensor) and value.numel() > 1
     )
-    own = optimizer.param_groups[0] if name == "SGD" else {}
-    return Optimizer(
-        name, state, elementwise(task),
-        float(own.get("momentum", 0.0)), bool(own.get("nesterov", False)), joins(task),
-        bool(optimizer.defaults.get("fused")), one_pass(optimizer),
-    )  # fmt: skip
+    fused = bool(optimizer.defaults.get("fused"))
+    return Optimizer(name, state, elementwise(task), joins=joins(task), fused=fused, one_pass=one_pass(optimizer))
 
 
 def one_pass(optimizer: torch.optim.Optimizer) -> bool:

@@ -16,6 +16,7 @@ from partita.wire.lowrank import Shapes, factor_counts
 from partita.wire.plugins import Registry
 
 Settings = Mapping[str, float]
+SMALLEST: Final = 2.0**-100  # magnitude with a scale: steps by it are finite in fp32; what is smaller is sent as 0
 OWN: Final = "own"  # sums of the numbers that the bucket itself holds
 
 

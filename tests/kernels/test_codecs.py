@@ -137,15 +137,28 @@ def test_terngrad_is_unbiased_and_ternary() -> None:
 
 
 def test_terngrad_clips_at_two_and_a_half_deviations() -> None:
-    """QU-06: s = 2.5 sigma where a number is beyond that, max |v| where none is; s is sent for what is beyond."""
+    """QU-06: s = 2.5 sigma where a number is beyond that, max |v| where none is; s is sent for what is beyond. Sigma is
+    about zero: of equal numbers all is sent."""
     values = numbers(5000, torch.float64)
-    sigma = float((values - values.mean()).square().mean().sqrt())
+    sigma = float(values.square().mean().sqrt())
     assert float(values.abs().max()) > 2.5 * sigma
     _, said, _ = through(Codec("terngrad"), values)
     assert float(said.abs().max()) == pytest.approx(2.5 * sigma, rel=1e-6)
     assert torch.equal(said.sign()[values.abs() > 2.5 * sigma], values.sign()[values.abs() > 2.5 * sigma])
     even = torch.tensor([1.0, -1.0, 0.5] * 30, dtype=torch.float64)
     assert float(through(Codec("terngrad"), even)[1].abs().max()) == 1.0
+    for count in (1, 2, 100):
+        assert torch.equal(through(Codec("terngrad"), torch.full((count,), -0.75))[1], torch.full((count,), -0.75))
+
+
+@pytest.mark.parametrize("name", ["q8", "dettmers8"])
+def test_what_no_scale_reaches_waits(name: str) -> None:
+    """Where 1 / max |v| is no number in fp32, nothing is sent and everything is left."""
+    values = torch.tensor([1e-42, 0.0, -3e-42, 1e-45, 0.0])
+    message, said, left = through(Codec(name), values)
+    assert torch.equal(message, encoded(name, values, settings_of(Codec(name)), 7))
+    assert not said.any()
+    assert torch.equal(left, values)
 
 
 @given(st.integers(1, 40_000), st.sampled_from([0.001, 0.01, 0.1, 0.5, 1.0]))

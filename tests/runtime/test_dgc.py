@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import pytest
 import torch
@@ -27,8 +28,8 @@ from tests.small import cluster_of, perceptron
 STEPS = 6
 
 
-def with_momentum(momentum: float, *, nesterov: bool = False) -> Task:
-    rule = partial(torch.optim.SGD, lr=0.1, momentum=momentum, nesterov=nesterov)
+def with_momentum(momentum: float, **more: Any) -> Task:
+    rule = partial(torch.optim.SGD, lr=0.1, momentum=momentum, **more)
     return replace(perceptron(), optimizer=rule)
 
 
@@ -59,6 +60,53 @@ def test_everything_sent_is_momentum_sgd(nesterov: bool) -> None:
     """SP-03: ratio 1 bypasses accumulation and masking."""
     task = with_momentum(0.9, nesterov=nesterov)
     assert difference(weights(task, "ddp(codec=dgc(ratio=1))"), weights(task, "single")) <= TOLERANCE
+
+
+@pytest.mark.parametrize("more", [{}, {"nesterov": True}, {"maximize": True}])
+@pytest.mark.parametrize("plan", ["ddp(codec=dgc(ratio=1))", "ddp(codec=dgc(ratio=1),bucket_bytes=300,rate_warmup=3)"])
+def test_weights_decay_with_a_momentum_of_their_own(plan: str, more: dict[str, bool]) -> None:
+    """SP-03, by a loop of plain PyTorch: what decays does not go through the codec."""
+    task = with_momentum(0.9, weight_decay=0.1, **more)
+    warmed = plan.replace("codec=dgc(ratio=1),", "") if "warmup" in plan else "single"
+    assert difference(weights(task, plan), weights(task, warmed)) <= TOLERANCE
+
+
+def test_groups_may_decay_unlike() -> None:
+    def groups(parameters: Any) -> torch.optim.Optimizer:
+        parts = [{"params": [p], "weight_decay": 0.2 * (p.dim() > 1)} for p in parameters]
+        return torch.optim.SGD(parts, lr=0.1, momentum=0.9)
+
+    task = replace(perceptron(), optimizer=groups)
+    assert difference(weights(task, "ddp(codec=dgc(ratio=1))"), weights(task, "single")) <= TOLERANCE
+
+
+def several(parameters: Any) -> torch.optim.Optimizer:
+    return torch.optim.SGD([{"params": [p], "momentum": 0.9 * (p.dim() > 1)} for p in parameters], lr=0.1)
+
+
+def cycle(optimizer: torch.optim.Optimizer) -> Any:
+    return torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=20)
+
+
+@pytest.mark.parametrize(
+    ("task", "why"),
+    [
+        (with_momentum(0.9, dampening=0.5), "its gradients are dampened"),
+        (replace(perceptron(), optimizer=several), "its groups have several kinds of it"),
+        (replace(with_momentum(0.9), schedule=cycle), "its schedule moves it"),
+    ],
+)
+def test_momentum_that_cannot_go_ahead_is_refused(task: Task, why: str) -> None:
+    graph, machines = capture(task, precision="fp64"), cluster_of(3)
+    with pytest.raises(InputError, match=why):
+        call("ddp(codec=dgc)", graph, machines)
+    call("ddp(codec=topk)", graph, machines)
+
+
+def test_a_rule_with_momentum_of_its_own_is_refused() -> None:
+    graph, machines = capture(with_momentum(0.9), precision="fp64"), cluster_of(3)
+    with pytest.raises(InputError, match="rule=lamb has one of its own"):
+        lower(graph, call("ddp(codec=dgc,rule=lamb)", graph, machines), machines)
 
 
 def test_everything_sent_and_masked_is_plain_sgd() -> None:
