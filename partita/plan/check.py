@@ -10,7 +10,7 @@ from partita.errors import PlanError
 from partita.graph.graph import Graph
 from partita.graph.homes import stage_starts
 from partita.plan.memory import Memory, Precision, Recompute
-from partita.plan.plan import Plan, Rule, own_servers, ranks_of
+from partita.plan.plan import Plan, Rule, Update, own_servers, ranks_of
 from partita.plan.rule import momentum_ahead
 from partita.plan.schedule import Order
 from partita.plan.sync import GRAPHS, Gossip, Neighbours, Payload, Servers, SharedMemory, Sync
@@ -237,6 +237,8 @@ def _update(plan: Plan) -> None:
             f"{plan.name}: warmup {update.warmup}, scale {update.scale}, trust {update.trust}; warmup is 0 or more "
             "steps, the others are above 0"
         )
+    if update.trust != Update().trust and update.rule is not Rule.LARS:
+        raise PlanError(f"{plan.name}: trust={update.trust} is LARS's; use it with rule=lars, or leave it out")
     for one in update.corrections:
         needed, other = SETTINGS.get(one.name, ((), ()))
         given = [name for name, _ in one.settings]
@@ -299,3 +301,7 @@ def _gossip(plan: Plan, gossip: Gossip) -> None:
         raise PlanError(f"{plan.name}: gossip in the direction {gossip.direction!r}; push, pull and pair are allowed")
     if min(gossip.partners, gossip.draws) < 1:
         raise PlanError(f"{plan.name}: {gossip.partners} partners, {gossip.draws} draws; 1 or more are allowed")
+    most = 1 if gossip.direction == "pair" else max(plan.mesh.size - 1, 1)
+    if gossip.partners > most:
+        pairs = " that average in pairs" if gossip.direction == "pair" else ""
+        raise PlanError(f"{plan.name}: {gossip.partners} partners of {plan.mesh.size} workers{pairs}; {most} at most")

@@ -11,8 +11,10 @@ import pytest
 import torch
 
 from partita.cluster.text import load_cluster
+from partita.errors import PlanError
 from partita.graph.graph import Graph
 from partita.lowering.mixing_matrices import Matrix, drawn, graph_edges, metropolis, mixing_matrices_of
+from partita.plan.check import check
 from partita.plan.sync import GRAPHS, Gossip
 from partita.program.instruction import Space
 from partita.program.program import MASS
@@ -131,6 +133,16 @@ def test_a_step_sends_weights_to_each_neighbour(graph: Graph, text: str, degree:
     assert found.wire_sent == (degree * size,) * 6
     assert {bytes_ for _, _, bytes_ in found.traffic} == {size}
     assert len(found.traffic) == 6 * degree
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [("gossip(partners=6)", "6 partners of 6 workers; 5 at most"),
+     ("gossip(direction=pair,partners=2)", "average in pairs; 1 at most")],
+)  # fmt: skip
+def test_nobody_has_more_partners_than_there_are(graph: Graph, text: str, why: str) -> None:
+    with pytest.raises(PlanError, match=why):
+        check(call(text, graph, cluster_of(6)), graph, cluster_of(6))
 
 
 @pytest.mark.parametrize("partners", [1, 2])

@@ -231,6 +231,7 @@ def test_norms_do_not_meet_shards() -> None:
     for wrong, words in (
         ("rate_scale=0.0", "scale 0.0"),
         ("trust=0.0", "trust 0.0"),
+        ("trust=0.02", "use it with rule=lars"),
         ("rule=adam", "one of task, lars"),
     ):
         with pytest.raises(PlanError, match=words):
