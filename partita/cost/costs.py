@@ -201,8 +201,8 @@ class Costs:
             case Combine():
                 return Demand(own + len(act.sources) * over(program.bucket[act.bucket], self.add))
             case Encode():
-                looked = self._looking(program, program.bucket[act.bucket]) * (act.space is not Space.RESIDUAL)
-                return Demand(own + self._coding(program, act.coding, 0) + looked)
+                own += (act.space is not Space.RESIDUAL) * self._looking(program, program.bucket[act.bucket])
+                return Demand(own + self._coding(program, act.coding, 0))
             case Decode():
                 return Demand(own + self._coding(program, act.coding, 1, max(len(act.sources), 1)))
             case Free():
@@ -218,8 +218,8 @@ class Costs:
             case Update(part=part):
                 bucket, touch = program.bucket[act.bucket], (self.update_unpacked if part else None) or self.update
                 looks, casts = bool(part) and not bucket.master, CASTS * bool(bucket.master)
-                looked = self._looking(program, bucket) if looks else 0.0
-                return Demand(own + owned(bucket, touch) + looked + casts * owned(bucket, self.copy))
+                looked, mean = looks * self._looking(program, bucket), act.share < 1 and not self.graph.optimizer.linear
+                return Demand(own + owned(bucket, touch) + looked + (casts + mean) * owned(bucket, self.copy))
             case Apply():
                 return Demand(own + self._applying(program.bucket[act.bucket], act))
             case Mark() | Settle():
@@ -256,12 +256,12 @@ class Costs:
 
     def _applying(self, bucket: Bucket, act: Apply) -> Seconds:
         """Core-seconds of a server's Apply: adding the contribution, corrections, and 1 / need of the update that every
-        `need`-th one makes."""
-        added = self.add.of(bucket.elements)
+        `need`-th one makes, of the mean where the rule is not linear in gradients."""
         if act.delta:
-            return added
+            return self.add.of(bucket.elements)
+        mean = (not self.graph.optimizer.linear) * (added := self.add.of(bucket.elements))
         spent = (act.need > 1 or act.drop) * over(bucket, self.add) + CORRECTING * len(act.corrections) * added
-        return spent + (0.0 if act.drop else over(bucket, self.update) / act.need)
+        return spent + (added if act.drop else (over(bucket, self.update) + mean) / act.need)
 
     def _transport(self, program: Program, act: Collective | Send | Receive, circle: Circle, post: Post) -> Demand:
         w, size, ranks = self.wiring, program.payload(act), circle.ranks

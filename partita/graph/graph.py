@@ -66,6 +66,11 @@ class Optimizer:
     decays: bool = False
     fixed_to: str = ""
 
+    @property
+    def linear(self) -> bool:
+        """Whether what its steps change is linear in all gradients so far."""
+        return self.name == "SGD" and not self.decays
+
     def state_bytes(self, elements: int) -> int:
         """Bytes of the state that it keeps for so many elements of parameters."""
         return round(sum(each * elements * ITEMSIZE[dtype] for _, each, dtype in self.state))
