@@ -129,3 +129,13 @@ def layers(count: int, batch: int = 8) -> Graph:
         (Constant("tangent", one, b"\x00\x00\x80\x3f"),), (("input.0", tensors[0]),), Ref("loss"), None,
         tuple((f"p{name}", Ref(f"w{name}")) for name in reversed(names)), global_batch=batch, samples=64,
     )  # fmt: skip
+
+
+def frozen(graph: Graph, *names: str) -> Graph:
+    """The step of `layers` where these, its first ones, are not trained: nothing comes back to them."""
+    still = [f"{kind}{name}" for name in names for kind in "twux"] + [f"{kind}{len(names) - 2}" for kind in "ux"]
+    return replace(
+        graph, operators=tuple(o for o in graph.operators if o.name not in still),
+        parameters=tuple(replace(p, trainable=p.name[1:] not in names) for p in graph.parameters),
+        gradients=tuple((p, ref) for p, ref in graph.gradients if p[1:] not in names),
+    )  # fmt: skip

@@ -8,7 +8,7 @@ from partita.program.program import Program, Role
 
 def lockstep(program: Program) -> bool:
     """Whether no contribution is applied as it arrives: then all ranks take the same time for a round in the steady
-    state."""
+    state, but for those that wait for nobody and so run ahead; a step is that of the slowest."""
     return not any(isinstance(i.act, Apply) for _, i in program.instructions())
 
 

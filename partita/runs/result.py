@@ -6,6 +6,8 @@ from bisect import bisect_left
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from partita.program.breakdown import breakdown
 from partita.program.ledger import Merge, step_of
 from partita.program.program import Program
@@ -51,7 +53,7 @@ def result_of(program: Program, replies: list[dict[str, Any]], discard: int) -> 
     ends = {int(step): float(end) for step, end in replies[0]["ends"]}
     loss = tuple(zip(total, _when(ends, list(total)), total.values(), strict=True))
     kept = len({span.round for span in spans})
-    step = sum(rates) / len(rates) if lockstep(program) else _applied(program, replies, discard)
+    step = float(np.max(rates)) if lockstep(program) else _applied(program, replies, discard)
     timeline = Timeline(
         program.name, "measured", step, program.batch, spans,
         resident=tuple(r["resident"] for r in replies),

@@ -104,12 +104,13 @@ class Clocked:
 
     @cached_property
     def seconds(self) -> Seconds:
-        """Of a step in the steady state."""
+        """Of a step in the steady state. In lockstep it is that of the slowest rank: the first of a pipeline, that
+        nothing comes back to, run ahead of the others."""
         program, rounds, warmup = self.setting.program, self.layout.rounds - AFTER, self.warmup
         ends = {role.name: _round_ends(self.layout, role, self.end)[:rounds] for role in program.roles}
         if lockstep(program):
-            filled = np.array([np.mean(of_role, axis=1) for of_role in ends.values()])
-            return float(np.mean(filled[:, -1] - filled[:, warmup - 1])) / ((rounds - warmup) * max(program.steps, 1))
+            took = np.concatenate([of_role[-1] - of_role[warmup - 1] for of_role in ends.values()])
+            return float(took.max()) / ((rounds - warmup) * max(program.steps, 1))
         shares = {rank: share for role in program.roles for rank, share in shares_of(program, role).items()}
         lines = {rank: ends[program.role_of[rank].name][:, program.role_of[rank].place[rank]] for rank in shares}
         return step_of([lines[rank].tolist() for rank in shares], list(shares.values()), warmup)

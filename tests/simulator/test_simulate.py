@@ -24,7 +24,7 @@ from partita.recipes.catalogue import RECIPES
 from partita.simulator.simulate import simulate
 from tests.priced import machines_for, priced, signatures, whole_cores
 from tests.programs import program_by
-from tests.small import layers, two_layers
+from tests.small import frozen, layers, two_layers
 
 PARAMETERS = (4 * 6 + 6 * 2) * 4
 COMPUTE = 10e-3
@@ -116,6 +116,21 @@ def test_the_period_of_pipe_sgd(width: int, ratio: float) -> None:
     bandwidth = ring_seconds(4, 1.0) / m
     period = max(c, m, (c + m) / width)
     assert step_of(f"pipe_sgd(staleness={width - 1})", 4, bandwidth) == pytest.approx(period, rel=0.02)
+
+
+@pytest.mark.parametrize("schedule", ["gpipe", "one_f_one_b"])
+def test_a_step_of_stages_that_run_ahead_is_that_of_the_slowest(schedule: str) -> None:
+    """Nothing comes back to the first stage, of frozen layers: it ends its rounds long before the others, which wait
+    for nobody but each other."""
+    graph, machines = frozen(layers(8), "a", "b", "0", "1", "2", "3"), whole_cores(4, NONE)
+    program = program_by(f"{schedule}(stages=4,microbatches=4)", graph, machines)
+    found = simulate(program, priced(graph, machines, (2,), operator=1e-3))
+    ends: dict[int, dict[int, float]] = {rank: {} for rank in range(4)}
+    for span in (span for span in found.spans if span.lane == "compute"):
+        ends[span.rank][span.round] = max(span.end, ends[span.rank].get(span.round, 0.0))
+    periods = [last - before for before, last in (sorted(each.values())[-2:] for each in ends.values())]
+    assert min(periods) < 0.8 * max(periods)
+    assert found.step_seconds == pytest.approx(max(periods), rel=1e-9)
 
 
 def last_round(found: Timeline, rank: int = 0) -> dict[str, Span]:
