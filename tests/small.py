@@ -10,7 +10,7 @@ from torch import nn
 
 from partita.cluster.cluster import Cluster, Device, Group, Link
 from partita.graph.graph import Constant, Graph, Parameter
-from partita.graph.operator import Operator, Phase, Ref
+from partita.graph.operator import Operator, Phase, Ref, reading
 from partita.graph.tensor import Affine, Tensor
 from partita.task import Task
 
@@ -138,4 +138,21 @@ def frozen(graph: Graph, *names: str) -> Graph:
         graph, operators=tuple(o for o in graph.operators if o.name not in still),
         parameters=tuple(replace(p, trainable=p.name[1:] not in names) for p in graph.parameters),
         gradients=tuple((p, ref) for p, ref in graph.gradients if p[1:] not in names),
+    )  # fmt: skip
+
+
+def tied(graph: Graph, first: int = 0, last: int = 7) -> Graph:
+    """The step of `layers` where two of its equal layers have one weight."""
+    one, other = f"p{first}", f"p{last}"
+
+    def same(ref: Ref) -> Ref:
+        return replace(ref, name=one) if ref.name == other else ref
+
+    weight = next(p.tensor for p in graph.parameters if p.name == one)
+    both = (Ref(f"w{last}"), Ref(f"w{first}"))
+    add = Operator(f"s{first}", "aten.add.Tensor", both, outputs=(weight,), phase=Phase.BACKWARD)
+    return replace(
+        graph, operators=(*(reading(each, same) for each in graph.operators), add),
+        parameters=tuple(p for p in graph.parameters if p.name != other),
+        gradients=tuple((n, Ref(add.name) if n == one else ref) for n, ref in graph.gradients if n != other),
     )  # fmt: skip

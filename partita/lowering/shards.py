@@ -120,8 +120,7 @@ class _Writer:
 
     `line` is what the compute lane does, `at` the place of each name in it; `wire`, `shard` and `updates` hold
     instructions by the place after which they can go on, which is the order in which their lanes take them: so nothing
-    waits for what comes behind it. What other stages come to as well is last: their places are not known here; where
-    an earlier stage comes to it, whose backward pass ends later, also behind the gathers of what is this rank's alone.
+    waits for what comes behind it. What other stages come to as well is last (`ties`): their places are not known here.
     """
 
     def __init__(self, program: Program, graph: Graph, memory: Memory, role: Role, held: Holders) -> None:
@@ -135,6 +134,7 @@ class _Writer:
         uses = merged(uses_of(program, graph, work, self.reads, away), memory.keep)
         self.line, gathers = gathered(work, uses, memory.ahead)
         self.at = {i.name: n for n, i in enumerate(self.line)}
+        self.ties, self.last = self._ties()
         self.wire: list[tuple[int, Instruction]] = gathers
         self.shard: list[tuple[int, Instruction]] = []
         self.updates: list[tuple[int, Instruction]] = []
@@ -175,7 +175,7 @@ class _Writer:
             self.ready[act.bucket] = pack.name
             if not bucket.shares or (lasts[act.bucket] != pack.name and not divided):
                 continue
-            place = self._behind(act.bucket) if self._tied(act.bucket) else n
+            place = self.ties.get(act.bucket, n)
             self.ready[act.bucket] = self._sum(bucket, tag, pack.name, n, place, own.get(act.bucket, ""))
             if divided:
                 before = away[(len(room) - ROOM) % len(away)]
@@ -217,12 +217,12 @@ class _Writer:
         summed = (After("AW"),) if any(i.name == "AW" for i in self.role.instructions) else ()
         packs = {i.act.bucket: n for n, i in enumerate(self.line) if isinstance(i.act, Pack)}
         bounded_by, every = self.graph.clip_norm, tuple(After(name) for name in self.ready.values())
-        end = len(self.line)
+        end = self.last
         for bucket in self.buckets:
             read = self.line[max(self.reads_at(bucket), default=0)].name
             waits = (After(self.ready[bucket.name]), *((After(read),) if bucket.keeps(Space.PARAMETER) else ()))
             place = max([packs[bucket.name], *(self.at[a.name] for a in waits if a.name in self.at)])
-            place = end if self._tied(bucket.name) else place
+            place = self.ties.get(bucket.name, place)
             name = bucket.name[1:]
             if summed:
                 scale = Scale(bucket.name, space=Space.GRADIENT, by=WEIGHT)
@@ -235,15 +235,24 @@ class _Writer:
             for one in bounded(bounded_by, shares, (everybody,), every, lane="update", wire="wire"):
                 (self.wire if one.lane == "wire" else self.updates).append((end, one))
 
-    def _tied(self, bucket: str) -> bool:
-        """Whether several stages hold a bucket."""
-        return len(self.held[bucket]) > 1
+    def _ties(self) -> tuple[dict[str, int], int]:
+        """Where the sum of each bucket stands that several stages hold, which its gather follows, and behind how many
+        places that of all else does.
 
-    def _behind(self, bucket: str) -> int:
-        """Where the sum of a tied bucket stands. A bound on the norm waits for all sums before anything is updated."""
-        stage = min(i.act.stage for i in self.line if isinstance(i.act, Pack) and i.act.bucket == bucket)
-        waits = stage > min(self.held[bucket]) and not self.graph.clip_norm
-        return len(self.line) + 2 * waits
+        All holders take them in one order: the first of the later stages go first, whose backward passes end sooner.
+        Where an earlier stage than this rank's comes to one, it and the next are also behind the gathers of what is
+        this rank's alone. A bound on the norm waits for all sums before anything is updated.
+        """
+        end, waits, first = len(self.line), False, dict[str, int]()
+        for act in (i.act for i in self.line if isinstance(i.act, Pack)):
+            first[act.bucket] = min(act.stage, first.get(act.bucket, act.stage))
+        found, last = dict[str, int](), end
+        tied = (bucket.name for bucket in self.buckets if len(self.held[bucket.name]) > 1)
+        for n, name in enumerate(sorted(tied, key=lambda name: (-min(self.held[name]), name))):
+            waits = waits or first[name] > min(self.held[name])
+            found[name] = end + n if self.graph.clip_norm else end + 2 * (n + waits)
+            last = last if waits and not self.graph.clip_norm else found[name]
+        return found, last + bool(self.graph.clip_norm and found)
 
     def reads_at(self, bucket: Bucket) -> list[int]:
         """The places in the line of what reads a bucket's weights."""
@@ -252,11 +261,12 @@ class _Writer:
     def _gather(self) -> None:
         """New weights where the whole is kept, as the next forward pass needs them."""
         whole = [b for b in self.buckets if b.shares and b.keeps(Space.PARAMETER)]
+        behind = 1 + (self.last - len(self.line) if self.graph.clip_norm else 0)
         for bucket in sorted(whole, key=lambda b: min(self.reads_at(b), default=len(self.line))):
             assert bucket.shares
             name = bucket.name[1:]
             act = Collective(Kind.ALL_GATHER, bucket.name, bucket.shares.groups, Space.PARAMETER)
-            place = self._behind(bucket.name) + 1 if self._tied(bucket.name) else len(self.line) + 1
+            place = self.ties[bucket.name] + behind if bucket.name in self.ties else self.last + 1
             self.wire.append((place, Instruction(f"G{name}", act, "wire", (After(f"U{name}"),))))
             first = min(self.reads_at(bucket), default=0)
             self.line[first] = replace(self.line[first], after=(*self.line[first].after, After(f"G{name}", 1)))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import pairwise
+from itertools import combinations, pairwise
 
 import pytest
 from hypothesis import given, settings
@@ -21,7 +21,7 @@ from partita.plan.wire import Wire
 from partita.program.instruction import Collective, Compute, Free, Kind, Pack, Space
 from partita.program.program import Program
 from tests.programs import program_by
-from tests.small import cluster_of, layers
+from tests.small import cluster_of, layers, tied
 
 SHARDS = (Shard.OPTIMIZER, Shard.GRADIENTS, Shard.PARAMETERS)
 SIZE = (2 * 3 + 3 * 4 + 6 * 16) * 4
@@ -142,3 +142,20 @@ def test_what_is_kept_whole() -> None:
         program = program_by(text, graph, machines)
         assert {b.shares and b.shares.whole for b in program.trained} == {whole}
     assert all(b.shares is None for b in program_by("ddp", graph, machines).trained)
+
+
+@pytest.mark.parametrize("clip_norm", [0.0, 1.0])
+@pytest.mark.parametrize("shard", ["optimizer", "gradients", "parameters"])
+@pytest.mark.parametrize(
+    "call", ["one_f_one_b(stages=4", "interleaved(stages=3,chunks=2", "interleaved(stages=2,chunks=4"]
+)
+@pytest.mark.parametrize("data", [1, 2])
+def test_all_holders_come_to_tied_weights_in_one_order(call: str, shard: str, clip_norm: float, data: int) -> None:
+    """However their own stages lie: that it lowers says that none waits for another for ever."""
+    graph = replace(tied(tied(tied(layers(8, 48), 0, 5), 1, 4), 2, 7), clip_norm=clip_norm)
+    text = f"{call},data={data},microbatches=6,shard={shard},bucket_bytes=16)"
+    program = program_by(text, graph, cluster_of(4 * data if call[0] == "o" else 3 * data if "3" in call else 2 * data))
+    wires = [[i.act.bucket for i in role.on("wire") if isinstance(i.act, Collective)] for role in program.roles]
+    for one, other in combinations(wires, 2):
+        both = set(one) & set(other)
+        assert [name for name in one if name in both] == [name for name in other if name in both]

@@ -14,7 +14,6 @@ from partita.cost.costs import Costs, Host
 from partita.cost.datasheet import datasheet_costs
 from partita.cost.touch import Touch
 from partita.graph.graph import Graph, Optimizer
-from partita.graph.operator import Operator, Phase, Ref, reading
 from partita.graph.tensor import Tensor
 from partita.lowering.schedules import ROWS, under_way
 from partita.plan.schedule import Order
@@ -29,6 +28,7 @@ from partita.searches.stage_cuts import cuts_of
 from partita.simulator.simulate import simulate
 from tests.programs import program_by
 from tests.searches.accelerators import deep
+from tests.small import tied
 
 
 def machines(bandwidths: tuple[float, ...], memory: int = 0, speeds: tuple[float, ...] = ()) -> Cluster:
@@ -195,21 +195,6 @@ def nearness(
         assert max(fullest[i], state[i]) <= held <= memory, space.call(i)
         near.append((bound[i] / seconds, held / memory))
     return near
-
-
-def tied(graph: Graph) -> Graph:
-    """The first and the last of its equal layers have one weight."""
-
-    def first(ref: Ref) -> Ref:
-        return replace(ref, name="p0") if ref.name == "p7" else ref
-
-    weight = next(p.tensor for p in graph.parameters if p.name == "p0")
-    add = Operator("w", "aten.add.Tensor", (Ref("w7"), Ref("w0")), outputs=(weight,), phase=Phase.BACKWARD)
-    return replace(
-        graph, operators=(*(reading(each, first) for each in graph.operators), add),
-        parameters=tuple(p for p in graph.parameters if p.name != "p7"),
-        gradients=tuple((n, Ref("w") if n == "p0" else ref) for n, ref in graph.gradients if n != "p7"),
-    )  # fmt: skip
 
 
 @pytest.mark.parametrize("made", [deep, lambda batch: tied(deep(batch))], ids=["own", "tied"])
