@@ -24,6 +24,7 @@ from partita.lowering.shards import ROOM
 from partita.plan.memory import Shard
 from partita.program.space import Kind
 from partita.recipes.balance import numbered
+from partita.searches.link_speeds import hastened
 from partita.searches.pipes import Pipes
 from partita.units import Bytes, Seconds
 
@@ -32,28 +33,32 @@ Buckets = tuple[tuple[Bytes, int], ...]  # (bytes, tensors) of each
 
 @dataclass(frozen=True, slots=True)
 class CollectiveTimes:
-    """What collectives of a place take among a `circle` of replicas: their wiring and bytes a second; of a pack seconds
-    a tensor and a byte; bytes of an `item`, which no share divides."""
+    """What collectives of a place take among a `circle` of replicas: their wiring, bytes a second, and seconds of these
+    that ports have `saved` up; of a pack seconds a tensor and a byte; bytes of an `item`, which no share divides."""
 
     circle: Circle
     wiring: Wiring
     width: float
+    saved: Seconds
     tensor: Seconds
     byte: Seconds
     item: float
 
     def half(self, size: Bytes) -> Seconds:
         """A scatter or gather of so many bytes, whichever waits less; the smallest share is what is not sent."""
-        return _waiting(self.wiring, size, self.circle) + (size - self._share(size)) / self.width
+        return _waiting(self.wiring, size, self.circle) + self._carried(size - self._share(size))
 
     def whole(self, size: Bytes) -> Seconds:
         """Both at once."""
-        carried = self.wiring.carried(size, self.circle)
-        return self.wiring.waiting(size, self.circle) + carried * 2 * (size - self._share(size)) / self.width
+        part = self.wiring.carried(size, self.circle)
+        return self.wiring.waiting(size, self.circle) + self._carried(part * 2 * (size - self._share(size)))
 
     def packs(self, buckets: Buckets) -> list[Seconds]:
         """The packs of these."""
         return [self.tensor * tensors + self.byte * size for size, tensors in buckets]
+
+    def _carried(self, size: float) -> Seconds:
+        return hastened(size / self.width, self.saved)
 
     def _share(self, size: Bytes) -> float:
         return self.item * -(-size // (self.item * self.circle.ranks))
@@ -79,7 +84,7 @@ class Gathers:
         peak, width = float(pipes.peaks[i, place]), float(pipes.width[i, place])
         circle = Circle(int(pipes.data[i]), int(pipes.machines[i, place]), float(pipes.way[i, place]))
         byte = copy.element / self.item / peak
-        return CollectiveTimes(circle, wiring, width, copy.tensor / peak, byte, self.item)
+        return CollectiveTimes(circle, wiring, width, pipes.saved, copy.tensor / peak, byte, self.item)
 
     def _buckets(self, first: int, stop: int, most: Bytes) -> Buckets:
         """(bytes, tensors) of each bucket of the stage of these blocks, as they are laid out where no tensor is cut."""

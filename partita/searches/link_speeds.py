@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import TypeVar
 
 import numpy as np
 
@@ -13,6 +14,16 @@ from partita.arrays import Flags, Ints, Reals
 from partita.cluster.cluster import Cluster
 from partita.cost.wiring import Circle, Wiring, circle_of
 from partita.program.space import Kind
+from partita.simulator.ports import PEAK
+from partita.units import Seconds
+
+T = TypeVar("T", float, Reals)
+
+
+def hastened(seconds: T, saved: Seconds) -> T:
+    """What is left of so many `seconds` of bytes on a port that has tokens of so many, `saved` up in an idle time:
+    these go at its peak."""
+    return np.maximum(seconds / PEAK, seconds - saved) if saved else seconds
 
 
 @dataclass(frozen=True)
@@ -118,6 +129,12 @@ class LinkSpeeds:
             found.append((min((b for b, _ in ways), default=np.inf), max((s for _, s in ways), default=0.0)))
         bandwidth, latency = np.array(found).T
         return bandwidth, latency
+
+    @cached_property
+    def saved(self) -> Seconds:
+        """Seconds of a port's bandwidth that an idle time saves up, the most of any port: bounds count them for all."""
+        ports = {port.path: port.link.burst for climb in self.cluster.climbs for port in climb}
+        return max((burst / self.rates[path] for path, burst in ports.items()), default=0.0)
 
     @cached_property
     def widest(self) -> float:

@@ -17,14 +17,15 @@ from partita.cluster.cluster import Cluster
 from partita.cost.costs import Costs
 from partita.cost.touch import NOTHING, Touch
 from partita.graph.graph import Graph
-from partita.lowering.schedules import ROWS, under_way
+from partita.lowering.schedules import ROWS
 from partita.plan.memory import Recompute, Shard
 from partita.plan.schedule import Order
 from partita.recipes.catalogue import call
 from partita.searches.backward_memory import BackwardMemory, alone
 from partita.searches.circulation import GRADIENTS, OPTIMIZER, PARAMETERS, rounds_of_bytes
 from partita.searches.gathering import Gathers
-from partita.searches.pipes import ORDERS, Pipes
+from partita.searches.link_speeds import hastened
+from partita.searches.pipes import ORDERS, Pipes, chunk_after, many_under_way
 from partita.searches.rounds import StageTimes, round_of
 from partita.searches.space import RECOMPUTES, SHARDS, Space
 from partita.searches.stage_costs import StageCosts
@@ -37,7 +38,7 @@ class LowerBounds:
 
     def __init__(self, graph: Graph, cluster: Cluster, measured: Costs | None = None) -> None:
         self.graph, self.cluster, self.places = graph, cluster, StageCosts(graph, cluster, measured)
-        self.batch, self.many, self.gathers = self.places.batch, cache(_many), Gathers(graph)
+        self.batch, self.many, self.gathers = self.places.batch, cache(many_under_way), Gathers(graph)
         self.row = cache(lambda order, *place: ROWS[order](*place))
         self.moments = cache(lambda rule: BackwardMemory(self.places.sections(rule, True)))
 
@@ -74,7 +75,8 @@ class LowerBounds:
         sent = (data - 1) / data * self.places.state.own.sum() / pipe * rounds_of_bytes(space)
         counts, at = np.unique(data, return_inverse=True)
         light = np.array([self.places.link_speeds.least_part(int(n)) for n in counts])[at]
-        sent = sent * np.where(shard == 0, light, 1.0) / self.places.link_speeds.widest
+        links = self.places.link_speeds
+        sent = hastened(sent * np.where(shard == 0, light, 1.0) / links.widest, links.saved)
         seconds: Reals = np.max([total / self.places.peaks.max(), even / self.places.speeds.max(), sent], axis=0)
         return seconds, self.places.state.size.sum() * self._each(data, pipe, shard) / pipe
 
@@ -123,7 +125,7 @@ class LowerBounds:
             passes = np.array([self._passes(pipes, part, updates) for updates in (False, True)])
             whole = (kinds == 0).astype(np.int64)
             sent = np.array([own.max(axis=1), (pipes.light * own).max(axis=1)])
-            found[some] = np.maximum(passes[whole, at], often[some] * sent[whole, at])
+            found[some] = np.maximum(passes[whole, at], hastened(often[some] * sent[whole, at], pipes.saved))
             if closer and pipes.pipe > 1:
                 found[some] = np.maximum(found[some], self._in_order(pipes.each(at), part[at], kinds, bucket[some]))
         return found
@@ -196,8 +198,7 @@ class LowerBounds:
         edges, byte = [*pipes.starts[i].ravel().tolist(), self.places.count], pack.element / self.graph.item
         peaks = np.tile(pipes.peaks[i], pipes.chunks).tolist()
         early = [
-            (packed == "B") * byte * self.gathers.early(*stage, bucket) / peak
-            for stage, peak in zip(pairwise(edges), peaks, strict=True)
+            (packed == "B") * byte * self.gathers.early(*stage, bucket) / peak for stage, peak in zip(pairwise(edges), peaks, strict=True)
         ]
         taken = StageTimes(seconds, first, others, early, m - 1, *self.places.transfers(pipes, i))
         return round_of(rows, waits, taken, int(pipes.first[i]))
@@ -229,7 +230,8 @@ class LowerBounds:
 
     def _rounds(self, pipes: Pipes, part: Reals, whole: bool) -> Reals:
         """Seconds in which each place sums up what it has once."""
-        return pipes.whole + 2 * pipes.light * part if whole else pipes.halves + 2 * part
+        waits, often = (pipes.whole, 2 * pipes.light) if whole else (pipes.halves, np.array(2.0))
+        return waits + hastened(often * part, pipes.saved)
 
     def _passes(self, pipes: Pipes, part: Reals, updates: bool) -> Reals:
         """A round of the rank that has most to do, or of the first one by way of it; if it `updates` all that it has
@@ -279,7 +281,7 @@ class LowerBounds:
             heaviest = np.maximum(heaviest, passes)
             made, gathered = state * (m > 1)[:, None], own[:, -1] * divided
             # The pass after the first backward pass: a bucket of its weights is gathered beside that one.
-            after = np.array([_after(pipe, n, pipes.chunks) for n in m.tolist()])
+            after = np.array([chunk_after(pipe, n, pipes.chunks) for n in m.tolist()])
             next_ = np.take_along_axis(own, np.maximum(after, 0)[:, None], 1)[:, 0]
             ahead = np.minimum(bucket, next_) * divided * (after >= 0)
         else:
@@ -304,16 +306,3 @@ class LowerBounds:
         beyond = (1 - owned) * kinds[0] + (1 - owned) * kinds[1] - optimizer * owned * kinds[2]
         found: Reals = shared * beyond + again * (2 + optimizer * ~kinds[2])
         return found
-
-
-@cache
-def _after(pipe: int, m: int, chunks: int) -> Ints:
-    """For each place the chunk whose forward pass follows the first backward pass, if it is another one; else -1."""
-    second = (chunks - 1) * pipe + 2 * (pipe - 1 - np.arange(pipe)) + 1
-    chunk = second // pipe % chunks
-    return np.where((chunks > 1) & (second < m * chunks) & (chunk < chunks - 1), chunk, -1)
-
-
-def _many(order: Order, pipe: int, m: int, chunks: int) -> Ints:
-    """Microbatches under way when the first backward pass begins, shape [chunks, places]."""
-    return np.array([under_way(order, pipe, rank, m, chunks) for rank in range(pipe)]).T

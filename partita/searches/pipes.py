@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
+from functools import cache
 from typing import Any, Final, TypeVar
 
 import numpy as np
 
 from partita.arrays import Flags, Ints, Reals
+from partita.lowering.schedules import under_way
 from partita.plan.schedule import Order
 from partita.searches.space import SCHEDULES
+from partita.units import Seconds
 
 ORDERS: Final = tuple(order for _, order, _ in SCHEDULES)
-ALIKE: Final = ("pipe", "chunks")  # of all points whose pipes are found together
+ALIKE: Final = ("pipe", "chunks", "saved")  # of all points whose pipes are found together
 T = TypeVar("T")
 
 
@@ -84,7 +87,7 @@ class Neighbours:
 @dataclass(frozen=True, eq=False)
 class Pipes:
     """Points whose pipes have `pipe` places of `chunks` stages each; entry k of `data`, `m` (microbatches), `schedule`
-    and `rule` (places in SCHEDULES and RECOMPUTES) is the k-th point's.
+    and `rule` (places in SCHEDULES and RECOMPUTES) is the k-th point's. Ports have `saved` up so many seconds.
 
     Shape [points, chunks, places]: the first block of each stage; core-seconds of a microbatch's passes, `late` those
     of backward that no other place waits for; bytes of parameters, how many `tensors` they are, and bytes of those that
@@ -94,6 +97,7 @@ class Pipes:
 
     pipe: int
     chunks: int
+    saved: Seconds
     data: Ints
     m: Ints
     schedule: Ints
@@ -152,3 +156,16 @@ def stacked(several: Sequence[T]) -> T:
     names = (one.name for one in fields(made))
     found: T = replace(made, **{name: np.array([getattr(part, name) for part in several]) for name in names})
     return found
+
+
+@cache
+def chunk_after(pipe: int, m: int, chunks: int) -> Ints:
+    """For each place the chunk whose forward pass follows the first backward pass, if it is another one; else -1."""
+    second = (chunks - 1) * pipe + 2 * (pipe - 1 - np.arange(pipe)) + 1
+    chunk = second // pipe % chunks
+    return np.where((chunks > 1) & (second < m * chunks) & (chunk < chunks - 1), chunk, -1)
+
+
+def many_under_way(order: Order, pipe: int, m: int, chunks: int) -> Ints:
+    """Microbatches under way when the first backward pass begins, shape [chunks, places]."""
+    return np.array([under_way(order, pipe, rank, m, chunks) for rank in range(pipe)]).T

@@ -21,7 +21,7 @@ from partita.plan.memory import Recompute
 from partita.plan.schedule import Order
 from partita.recipes.balance import blocks_of, by_time, by_time_each, numbered
 from partita.recipes.pipeline import bandwidth_between
-from partita.searches.link_speeds import LinkSpeeds
+from partita.searches.link_speeds import LinkSpeeds, hastened
 from partita.searches.pipes import (
     ORDERS,
     BlockBytes,
@@ -109,14 +109,15 @@ class StageCosts:
         first = loose.max(axis=1, initial=0)  # the place from which on each waits for the one before
         replicas, at = np.unique(data, return_inverse=True)
         near = entries(stacked([self.neighbours(d).first(pipe) for d in replicas.tolist()]), at)
-        ways = []
+        ways, saved = [], self.link_speeds.saved
         for passes, size in ((forward, work.there), (returns, work.back)):
-            transfers = near.message[:, :-1] + np.take_along_axis(size, cuts, 1) / near.bandwidth[:, :-1]
+            sent = hastened(np.take_along_axis(size, cuts, 1) / near.bandwidth[:, :-1], saved)
+            transfers = near.message[:, :-1] + sent
             way = np.zeros((len(data), pipe))
             way[:, 1:] = np.cumsum(passes[:, 0, :-1] / near.peaks[:, :-1] + transfers, axis=1)
             ways.append(np.maximum(way - np.take_along_axis(way, first[:, None], 1), 0.0))
         return Pipes(
-            pipe=pipe, chunks=chunks, data=data, m=m, schedule=schedule, rule=rule, first=first,
+            pipe=pipe, chunks=chunks, saved=saved, data=data, m=m, schedule=schedule, rule=rule, first=first,
             starts=starts.reshape(forward.shape), forward=forward, backward=returns, late=backward - returns,
             state=state, tensors=tensors, own=own, ahead=ways[0], back=ways[1], speeds=near.speeds, peaks=near.peaks,
             width=near.width, way=near.way, machines=near.machines, whole=near.whole, halves=near.halves,
@@ -134,7 +135,8 @@ class StageCosts:
         cuts = pipes.starts[i].ravel()[1:] - 1
         place, waited = np.arange(len(cuts)) % pipe, self.sections(rule, pipe > 1).linked[cuts]
         there, back = (
-            np.where(waited, message[place] + size[cuts] / width[place], -np.inf) for size in (work.there, work.back)
+            np.where(waited, message[place] + hastened(size[cuts] / width[place], self.link_speeds.saved), -np.inf)
+            for size in (work.there, work.back)
         )
         return there.tolist(), back.tolist()
 

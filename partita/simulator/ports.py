@@ -17,6 +17,7 @@ from partita.simulator.activities import Resources, resources_of
 from partita.units import Seconds
 
 QUOTA_PERIOD: Final = 0.02
+PEAK: Final = 10  # times the bandwidth of a link, while it has tokens
 Row = tuple[float, float, float]
 
 
@@ -48,7 +49,7 @@ class Ports:
     def port(self, port: Port) -> Row:
         """(rate, peak, burst) of one direction of a port, in payload bytes a second and bytes."""
         rate = self.wiring.payload(self.cluster, port)
-        return rate, 10 * rate if port.link.burst else rate, float(port.link.burst)
+        return rate, PEAK * rate if port.link.burst else rate, float(port.link.burst)
 
     @cached_property
     def refill(self) -> Seconds:

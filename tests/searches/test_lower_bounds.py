@@ -79,6 +79,11 @@ def adam_of(graph: Graph, dtype: str) -> Graph:
     )  # fmt: skip
 
 
+def bursting(cluster: Cluster, burst: int) -> Cluster:
+    """The cluster where each link lets so many bytes pass at once after an idle time."""
+    return cluster.rewired(lambda link: replace(link, burst=burst))
+
+
 UNLIKE = (1e5, 1e6, 1e5, 1e6)
 
 
@@ -91,7 +96,9 @@ def cards(sums: float, inside: float = 1e10) -> Cluster:
 
 
 CLUSTERS = {
-    "slow wires": machines((1e4,) * 4), "fast wires": machines((1e8,) * 4), "unlike wires": machines(UNLIKE),
+    "slow wires": machines((1e4,) * 4), "wires with bursts": bursting(machines((1e4,) * 4), 300),
+    "nodes with bursts": bursting(nodes(1e6, 1e5), 400),
+    "fast wires": machines((1e8,) * 4), "unlike wires": machines(UNLIKE),
     "a straggler": machines((1e6,) * 4, speeds=(1.0, 1.0, 0.5, 1.0)),
     "nodes": nodes(1e6, 1e6), "narrow nodes": nodes(1e6, 1e5), "cards": cards(0.0),
     "cards that sum": cards(0.85), "cards on slow links": cards(0.85, 1e5),
