@@ -91,11 +91,11 @@ def dropping() -> Task:
     )
 
 
-def layers(count: int, batch: int = 8) -> Graph:
-    """Two small products, then `count` equal ones: forward `f0`, `f1`, ..; backward `w0`, .. of weights, `x0`, .. of
-    what a layer reads. loss = sum of the last."""
+def layers(count: int, batch: int = 8, growth: int = 0) -> Graph:
+    """Two small products, then `count` equal ones, or each wider by `growth` than the one before: forward `f0`, `f1`,
+    ..; backward `w0`, .. of weights, `x0`, .. of what a layer reads. loss = sum of the last."""
     each, one = Affine(1), Tensor((), "float32")
-    widths = [2, 3, *[4] * (count + 1)]
+    widths = [2, 3, *(4 + growth * i for i in range(count + 1))]
     names = ["a", "b", *(str(i) for i in range(count))]
     tensors = [Tensor((each, width), "float32") for width in widths]
     weights = [Tensor((i, o), "float32") for i, o in pairwise(widths)]
@@ -106,7 +106,7 @@ def layers(count: int, batch: int = 8) -> Graph:
     ]
     operators.append(Operator("loss", "aten.sum.default", (Ref(reads[-1]),), outputs=(one,)))
     last = "dy"
-    back = [Operator(last, "aten.expand.default", (Ref("tangent"), (each, 4)), outputs=(tensors[-1],))]
+    back = [Operator(last, "aten.expand.default", (Ref("tangent"), (each, widths[-1])), outputs=(tensors[-1],))]
     for i in reversed(range(len(names))):
         name, inner, weight = names[i], tensors[i], weights[i]
         turned = Tensor((widths[i], each), "float32", (1, widths[i]))

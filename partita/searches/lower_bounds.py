@@ -195,10 +195,12 @@ class LowerBounds:
             {kind: ((kind == packed) * each / pipes.peaks[i]).ravel().tolist() for kind in took}
             for each in (packs[0], added)
         )
-        edges, byte = [*pipes.starts[i].ravel().tolist(), self.places.count], pack.element / self.graph.item
+        edges = [*pipes.starts[i].ravel().tolist(), self.places.count]
+        cut = packed == "B" and pipes.data[i] > 1  # where a bucket is complete, which replicas wait for
+        byte = cut * pack.element / self.graph.item
         peaks = np.tile(pipes.peaks[i], pipes.chunks).tolist()
         early = [
-            (packed == "B") * byte * self.gathers.early(*stage, bucket) / peak for stage, peak in zip(pairwise(edges), peaks, strict=True)
+            byte * self.gathers.early(*stage, bucket) / peak for stage, peak in zip(pairwise(edges), peaks, strict=True)
         ]
         taken = StageTimes(seconds, first, others, early, m - 1, *self.places.transfers(pipes, i))
         return round_of(rows, waits, taken, int(pipes.first[i]))

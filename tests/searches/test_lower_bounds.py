@@ -28,7 +28,7 @@ from partita.searches.stage_cuts import cuts_of
 from partita.simulator.simulate import simulate
 from tests.programs import program_by
 from tests.searches.accelerators import deep
-from tests.small import tied
+from tests.small import layers, tied
 
 
 def machines(bandwidths: tuple[float, ...], memory: int = 0, speeds: tuple[float, ...] = ()) -> Cluster:
@@ -181,6 +181,19 @@ def test_floors_are_those_of_the_dtype(dtype: str) -> None:
 
 def test_no_point_of_a_model_with_a_tied_weight_is_below_its_floor() -> None:
     nearness(tied(deep(16)), CLUSTERS["nodes"], 8, 6)
+
+
+@pytest.mark.parametrize("name", ["slow wires", "fast wires"])
+def test_no_point_of_unlike_layers_is_below_its_floor(name: str) -> None:
+    """Where nobody waits for gradients but their own rank, a pass is not cut for what is packed before it ends."""
+    graph, cluster = replace(layers(8, growth=6), global_batch=16, optimizer=deep(16).optimizer), CLUSTERS[name]
+    space, draw = space_on(graph, cluster), np.random.default_rng(1)
+    lone = (space.column("data") == 1) & (space.column("pipe") > 1) & (space.column("shard") == 0)
+    some = draw.choice(np.flatnonzero(lone & (space.column("recompute") != 2)), 20, replace=False)
+    rows = replace(space.some(some), buckets=np.full(len(some), graph.trained_bytes // 24))
+    for i, one in enumerate(each(rows)):
+        closer = LowerBounds(graph, cluster).seconds(one, closer=True)[0]
+        assert closer <= clocked(graph, cluster, rows.call(i))[0] * (1 + 1e-9), rows.call(i)
 
 
 def nearness(
