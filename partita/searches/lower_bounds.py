@@ -253,6 +253,8 @@ class LowerBounds:
         last, through = (pipes.backward.sum(axis=1) if pipes.pipe > 1 else each), ways
         if pipes.chunks > 1:
             last = pipes.backward[:, -1] + pipes.pipe * (pipes.backward[:, :-1].sum(axis=1) + pack)
+            if not updates:  # weights of the last chunk may come beside forward passes of those before
+                last = last + pipes.pipe * pipes.forward[:, :-1].sum(axis=1)
             through = np.where(place == pipes.first[:, None], inside, 0.0)
         rounds = self._rounds(pipes, part, updates) * (pipes.data > 1)[:, None]
         sent = through.max(axis=1)[:, None] - last / pipes.peaks + rounds

@@ -196,6 +196,19 @@ def test_no_point_of_unlike_layers_is_below_its_floor(name: str) -> None:
         assert closer <= clocked(graph, cluster, rows.call(i))[0] * (1 + 1e-9), rows.call(i)
 
 
+def test_weights_of_a_later_chunk_come_beside_passes_of_an_earlier_one() -> None:
+    """Where the first place has most to sum up, over slow links, and the last gather of a round goes on in the next."""
+    graph = replace(layers(9, growth=40), global_batch=24, optimizer=deep(16).optimizer)
+    cluster = machines((4e4,) * 6, speeds=(1.0,) * 3 + (0.3,) * 3)
+    space = space_on(graph, cluster)
+    wanted = {"data": 3, "pipe": 2, "schedule": 4, "microbatches": 2, "shard": 1, "recompute": 0}
+    kinds = [space.column(name) == value for name, value in wanted.items()]
+    rows = space.some(np.flatnonzero(np.logical_and.reduce(kinds))[:1])
+    rows.buckets[:] = graph.trained_bytes // 24
+    seconds = clocked(graph, cluster, rows.call(0))[0]
+    assert 0.9 * seconds < LowerBounds(graph, cluster).seconds(rows)[0] <= seconds * (1 + 1e-9)
+
+
 def nearness(
     graph: Graph, cluster: Cluster, some: int, more: int, measured: Costs | None = None
 ) -> list[tuple[float, float]]:
