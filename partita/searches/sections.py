@@ -24,7 +24,7 @@ from partita.graph.recompute import AGAIN
 from partita.lowering.recomputation import step_by_rule
 from partita.plan.memory import Recompute
 from partita.recipes.balance import numbered
-from partita.searches.tied_parameters import tied_parameters
+from partita.searches.tied_parameters import shared_additions, tied_parameters
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,8 +64,8 @@ class Sections:
     @cached_property
     def in_any_cut(self) -> Flags:
         """Operators that the stage of their block carries out, wherever it is cut: not what every reader makes for
-        itself, and of copies those that backward of their own block needs."""
-        step, block, free = self.step, self.block.tolist(), homes_of(self.graph).free
+        itself, nor what adds over cuts, and of copies those that backward of their own block needs."""
+        step, block, free = self.step, self.block.tolist(), homes_of(self.graph).free | shared_additions(self.graph)
         copies = {o.name: at for o, at in zip(step.operators, block, strict=True) if o.name.endswith(AGAIN)}
         needed, found = set[str](), list[bool]()
         for operator, at in zip(reversed(step.operators), reversed(block), strict=True):
@@ -129,13 +129,13 @@ class Sections:
         may put them off."""
         step, block, end = self.step, self.block.tolist(), self.step.forward_length
         found = np.zeros(len(block), np.bool_)
-        before, needed = set[str](), set[tuple[str, int]]()
+        before, needed, added = set[str](), set[tuple[str, int]](), shared_additions(self.graph)
         for i in reversed(range(end, len(block))):
             operator = step.operators[i]
             copy = operator.name.endswith(AGAIN)
             leads = not copy and operator.name in before
             found[i] = (operator.name, block[i]) in needed if copy else leads and block[i] > 0
-            if leads or (not copy and block[i] == 0):
+            if leads or (not copy and block[i] == 0 and operator.name not in added):
                 before.update(ref.name for ref in operator.reads())
             if found[i]:
                 needed.update((ref.name, block[i]) for ref in operator.reads())

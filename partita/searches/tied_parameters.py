@@ -30,3 +30,13 @@ def _tied_parameters(graph: Graph) -> tuple[TiedParameter, ...]:
     blocks = ((p, block[readers.get(p.name, [0])]) for p in graph.trainable)
     spans = ((p, int(at.min()), int(at.max())) for p, at in blocks)
     return tuple(TiedParameter(p.name, first, last, p.tensor.size()) for p, first, last in spans if first < last)
+
+
+def shared_additions(graph: Graph) -> frozenset[str]:
+    """What adds up a gradient of parts that several blocks make: stages with some of them each add up their own."""
+    block, found = numbered(graph)[1], set[str]()
+    for _, ref in graph.gradients:
+        values, names = homes_of(graph).summed(ref)
+        if names and len({int(block[graph.index[value.name]]) for value in values}) > 1:
+            found.update(names)
+    return frozenset(found)

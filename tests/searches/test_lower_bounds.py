@@ -16,6 +16,7 @@ from partita.cost.touch import Touch
 from partita.graph.graph import Graph, Optimizer
 from partita.graph.tensor import Tensor
 from partita.lowering.schedules import ROWS, under_way
+from partita.plan.memory import Recompute
 from partita.plan.schedule import Order
 from partita.searches import gathering
 from partita.searches.auto import auto, shortlist_of
@@ -207,6 +208,15 @@ def test_weights_of_a_later_chunk_come_beside_passes_of_an_earlier_one() -> None
     rows.buckets[:] = graph.trained_bytes // 24
     seconds = clocked(graph, cluster, rows.call(0))[0]
     assert 0.9 * seconds < LowerBounds(graph, cluster).seconds(rows)[0] <= seconds * (1 + 1e-9)
+
+
+def test_what_adds_up_a_tied_weights_gradient_is_in_no_block() -> None:
+    """A stage with one of its parts adds nothing."""
+    sections = Sections(tied(deep(16), 2, 5), Recompute.NONE, True)
+    index = sections.step.index
+    assert not sections.in_any_cut[index["s2"]]
+    assert sections.in_any_cut[index["w2"]]
+    assert sections.in_any_cut[index["w5"]]
 
 
 def nearness(
