@@ -16,6 +16,7 @@ from torch.utils._pytree import tree_map
 from partita.oracles.reference import fresh, shares_of
 from partita.program.instruction import Load
 from partita.program.program import Program
+from partita.runtime.evaluation import loss_alone
 from partita.runtime.feed import Feed, place
 from partita.task import Task
 from partita.tracing.draws import KeyedDraws
@@ -81,7 +82,7 @@ def _unlike(
 ) -> str:
     """The sentence of the first of the (step, samples, start and count of a part of them) that needs one."""
     try:
-        with torch.random.fork_rng(devices=[]), torch.no_grad():
+        with torch.random.fork_rng(devices=[]):
             own = fresh(task, seed=feed.seed, precision="fp64")
             own.model.train(drawing)
             for name, layer in own.model.named_modules():
@@ -110,7 +111,7 @@ def _sums(task: Task, model: Any, feed: Feed, samples: Sequence[int], step: int)
     """(sum of losses, sum of weights) over samples of the data."""
     batch = feed.batch(samples)
     with Promoted(), KeyedDraws(feed.seed, step, samples):
-        loss = task.loss(model, tree_map(lambda leaf: place(leaf, "cpu", torch.float64), batch))
+        loss = loss_alone(task, model, tree_map(lambda leaf: place(leaf, "cpu", torch.float64), batch))
     if isinstance(loss, tuple):
         return float(loss[0]), float(loss[1])
     return float(loss) * len(samples), float(len(samples))

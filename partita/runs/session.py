@@ -22,7 +22,7 @@ import torch.distributed as dist
 from partita.checkpoints.restore import Checkpoint
 from partita.cluster.cluster import Cluster
 from partita.cost.memory import peak_memory
-from partita.errors import OptionError, RunError
+from partita.errors import OptionError, RunError, first_line
 from partita.graph.graph import Graph
 from partita.lowering.lower import last_program
 from partita.plan.plan import Plan
@@ -33,6 +33,7 @@ from partita.runs.heap import limit, make_room
 from partita.runs.memory_trace import MemoryTrace, allocations
 from partita.runs.weights import first_weights, map_first, save_weights
 from partita.runtime.device import CPU, GLOO, taken_up
+from partita.runtime.evaluation import loss_alone
 from partita.runtime.feed import floats_of, place
 from partita.runtime.gather import gathered_leaves
 from partita.runtime.generators import begin_draws
@@ -50,6 +51,10 @@ from partita.units import Seconds
 from partita.wire.algorithms import by_messages
 
 EVERY: Final[Seconds] = 0.5  # between reports
+UNKNOWN: Final = (
+    "the run is done, and its held-out loss is not known, for the loss of {name!r} failed in evaluation mode ({why}); "
+    "let task.loss(model.eval(), batch) work"
+)
 Report: TypeAlias = Callable[[dict[str, Any]], None]
 
 
@@ -204,13 +209,18 @@ class Session:
                 tensor.copy_(leaves[name])
         return model
 
-    def evaluate(self, model: Any, report: Report) -> float:
+    def evaluate(self, model: Any, report: Report) -> float | None:
         """Mean loss over the validation set, or over the first 256 samples if there is none; reports how many samples
-        of how many it has seen, twice a second."""
+        of how many it has seen, twice a second. None, with a note, where it fails: what is trained is not lost by
+        it."""
         data = self.task.validation if self.task.validation is not None else self.task.data
         count = len(data) if self.task.validation is not None else min(256, len(data))
         with many_threads(len(os.sched_getaffinity(0))):  # the other ranks of this machine wait
-            return evaluate(self.task, model.to(self.device), data, count, self.device, report)
+            try:
+                return evaluate(self.task, model.to(self.device), data, count, self.device, report)
+            except Exception as error:  # of the user's loss, model or data set, in evaluation mode
+                report({"note": UNKNOWN.format(name=self.task.name, why=first_line(error))})
+                return None
 
     def save(self, model: Any, out: str) -> str:
         """Write the model into the folder `out`; returns the path of the file."""
@@ -237,20 +247,19 @@ def evaluate(task: Task, model: Any, data: Any, count: int, device: str, report:
 
     total, weight, size, due = 0.0, 0.0, min(task.batch_size, count), time.monotonic() + EVERY
     model.eval()
-    with torch.no_grad():
-        for start in range(0, count, size):
-            positions = range(start, min(start + size, count))
-            batch = tree_map(partial(place, device=device, floating=floats_of(task)), read_batch(task, data, positions))
-            loss = task.loss(model, batch)
-            part = (
-                (float(loss[0]), float(loss[1]))
-                if isinstance(loss, tuple)
-                else (float(loss) * len(positions), float(len(positions)))
-            )
-            total, weight = total + part[0], weight + part[1]
-            if time.monotonic() >= due:
-                report({"evaluated": [positions.stop, count]})
-                due = time.monotonic() + EVERY
+    for start in range(0, count, size):
+        positions = range(start, min(start + size, count))
+        batch = tree_map(partial(place, device=device, floating=floats_of(task)), read_batch(task, data, positions))
+        loss = loss_alone(task, model, batch)
+        part = (
+            (float(loss[0]), float(loss[1]))
+            if isinstance(loss, tuple)
+            else (float(loss) * len(positions), float(len(positions)))
+        )
+        total, weight = total + part[0], weight + part[1]
+        if time.monotonic() >= due:
+            report({"evaluated": [positions.stop, count]})
+            due = time.monotonic() + EVERY
     model.train()
     return total / weight
 

@@ -29,6 +29,12 @@ def summed(model: Any, batch: Any) -> Any:
     return F.cross_entropy(model(batch[0]), batch[1], reduction="sum")
 
 
+def penalised(model: Any, batch: Any) -> Any:
+    """The square of a mean gradient is no mean; the loss takes gradients itself."""
+    loss = F.cross_entropy(model(batch[0]), batch[1])
+    return loss + sum(g.pow(2).sum() for g in torch.autograd.grad(loss, [*model.parameters()], create_graph=True))
+
+
 def over_some(model: Any, batch: Any) -> Any:
     """A mean over what is not ignored, of which samples have unequally much."""
     return F.cross_entropy(model(batch[0]), batch[1], ignore_index=0)
@@ -43,7 +49,7 @@ def noisy(model: Any, batch: Any) -> Any:
     return F.cross_entropy(model(batch[0] + torch.randn_like(batch[0])), batch[1])
 
 
-@pytest.mark.parametrize("loss", [contrastive, summed, over_some])
+@pytest.mark.parametrize("loss", [contrastive, summed, over_some, penalised])
 def test_a_loss_that_is_no_mean_is_told_of(loss: Any) -> None:
     task, machines = replace(perceptron(), loss=loss), cluster_of(2)
     found = checked(task, lambda graph: call("ddp", graph, machines), machines)
