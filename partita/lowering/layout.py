@@ -8,6 +8,7 @@ from typing import Final
 
 from partita.graph.graph import Graph, Parameter
 from partita.graph.tensor import ITEMSIZE, dim_at
+from partita.lowering.coupled import one_bucket
 from partita.plan.wire import Priority, Wire
 from partita.program.layout import even
 from partita.program.program import Bucket, Piece
@@ -27,12 +28,13 @@ def buckets_of(graph: Graph, wire: Wire, apart: Collection[str] = ()) -> tuple[B
     """Trainable parameters in the order in which backward completes them, in buckets that close once they hold
     `bucket_bytes` (the first one `first_bucket_bytes`); larger tensors are cut by rows into slices (CS-02).
 
-    Tensors stay whole where the optimizer mixes their elements. One bucket holds one dtype. `bucket_bytes` 0 gives
-    every tensor its own; those that stand `apart` have one in any case, whole, and others go on filling theirs. Buckets
-    are in the order in which backward completes their last pieces; in each of them pieces whose size would shift others
-    off ALIGNED places come last.
+    Tensors stay whole where the optimizer mixes their elements, and are all in one bucket where it steps them otherwise
+    alone than together. One bucket holds one dtype. `bucket_bytes` 0 gives every tensor its own; those that stand
+    `apart` have one in any case, whole, and others go on filling theirs. Buckets are in the order in which backward
+    completes their last pieces; in each of them pieces whose size would shift others off ALIGNED places come last.
     """
     parameters, place = {p.name: p for p in graph.parameters}, {n: i for i, n in enumerate(completion(graph))}
+    wire = one_bucket(graph, wire)
     urgent = _first_urgent(graph, wire)
     single: list[list[tuple[Piece, int, str]]] = []
     shared: list[list[tuple[Piece, int, str]]] = []
@@ -76,7 +78,7 @@ def _first_urgent(graph: Graph, wire: Wire) -> str:
 
 def urgent_from(graph: Graph, buckets: tuple[Bucket, ...], wire: Wire) -> int:
     """The first of the buckets that overtake others: those of the last eighth of bytes that backward completes."""
-    first = _first_urgent(graph, wire)
+    first = _first_urgent(graph, one_bucket(graph, wire))
     starts = (i for i, bucket in enumerate(buckets) if any(piece.parameter == first for piece in bucket.pieces))
     return next(starts, len(buckets))
 

@@ -19,6 +19,7 @@ from partita.lowering.agreement import all_reduced, unsynchronised
 from partita.lowering.async_servers import loose_gaps, waits_for_all
 from partita.lowering.chain import chain_gaps
 from partita.lowering.coding import ahead_gaps, check_streams, coded_twice, own_gradient_gaps, server_gaps
+from partita.lowering.coupled import check_coupled
 from partita.lowering.factors import Factors, base_of, factor_gaps, factors_of
 from partita.lowering.final_round import final_round
 from partita.lowering.half_sums import half_sums
@@ -145,6 +146,7 @@ def check_lowered(graph: Graph, plan: Plan, cluster: Cluster) -> None:
 
 def refuse(graph: Graph, plan: Plan) -> None:
     """Raises LoweringError naming the first part of the plan that cannot be carried out yet."""
+    check_coupled(graph, plan)
     factored, plan = tuple(factor_gaps(graph, plan)), base_of(plan)
     sync, loose = agreement_of(plan), not waits_for_all(plan)
     ways = {sync.wire.collective, *(algorithm for _, algorithm in sync.wire.by_size)} - {BACKEND}

@@ -16,6 +16,7 @@ from partita.tracing.prepare import DTYPES
 from partita.tracing.update_units import apart, joined, states_of
 
 SHAPES: Final = ((33, 7), (5, 9), (7,), (11,), (5, 3, 3), (2, 3, 3))  # groups often go by the number of dimensions
+MATRICES: Final = 2  # of them, the first
 SMALL: Final = (7, 11, 5, 3, 2, 13)
 STEPS: Final = 3
 OTHERWISE: Final = ("amsgrad", "maximize", "foreach", "capturable", "differentiable", "fused")  # asked of torch's own
@@ -44,8 +45,10 @@ def optimizer_spec(task: Task, precision: str) -> Optimizer:
         for key, value in optimizer.state[parameter].items()
         if isinstance(value, torch.Tensor) and value.numel() > 1
     )
-    fused = bool(optimizer.defaults.get("fused"))
-    return Optimizer(name, state, elementwise(task), joins=joins(task), fused=fused, one_pass=one_pass(optimizer))
+    return Optimizer(
+        name, state, elementwise(task), joins=joins(task), fused=bool(optimizer.defaults.get("fused")),
+        one_pass=one_pass(optimizer), alone=alone(task),
+    )  # fmt: skip
 
 
 def one_pass(optimizer: torch.optim.Optimizer) -> bool:
@@ -118,13 +121,24 @@ def optimizer_for(task: Task, parts: list[torch.Tensor]) -> torch.optim.Optimize
 
 def elementwise(task: Task) -> bool:
     """Whether the optimizer does the same to each element, whatever tensor it is part of. A few steps on small tensors
-    tell: all of them, the first alone, all joined into one."""
+    tell: all of them, the first `alone`, all joined into one."""
     try:
-        (plain, *_), (flat, *_), (alone, *_) = _stepped(task), _stepped(task, join=True), _stepped(task, count=1)
+        (plain, *_), (flat, *_) = _stepped(task), _stepped(task, join=True)
     except Exception:  # the user's optimizer does not take tensors of such shapes: they cannot be cut or joined
         return False
-    close = torch.allclose(plain, flat, rtol=1e-9, atol=0.0)
-    return close and torch.allclose(plain[: len(alone)], alone, rtol=1e-9, atol=0.0)
+    return torch.allclose(plain, flat, rtol=1e-9, atol=0.0) and alone(task)
+
+
+def alone(task: Task) -> bool:
+    """Whether the optimizer does the same to a tensor alone as among others: to the first of SHAPES, among all of them
+    or, if it takes only such (Muon), among the matrices."""
+    for count in (len(SHAPES), MATRICES):
+        try:
+            (together, *_), (first, *_) = _stepped(task, count=count), _stepped(task, count=1)
+        except Exception:  # the user's optimizer does not take tensors of such shapes
+            continue
+        return torch.allclose(together[: len(first)], first, rtol=1e-9, atol=0.0)
+    return True
 
 
 def joins(task: Task) -> bool:

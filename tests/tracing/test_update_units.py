@@ -13,7 +13,7 @@ from torch import Tensor, optim
 
 from partita.program.update_units import UNIT_BYTES, units_of
 from partita.tracing.capture import capture
-from partita.tracing.optimizer import elementwise, joins
+from partita.tracing.optimizer import alone, elementwise, joins
 from partita.tracing.update_units import UpdateUnit, apart, groups_of, joined, parted, states_of
 from tests.small import perceptron
 
@@ -141,20 +141,30 @@ class Together(Normed):
             p.sub_(0.1 * p.grad / norm)
 
 
+def clipped(ps: Iterable[Tensor]) -> optim.Optimizer:
+    """SGD behind a bound on the norm of all gradients that it is given."""
+    pieces = list(ps)
+    made = optim.SGD(pieces, lr=0.1)
+    made.register_step_pre_hook(lambda *_: torch.nn.utils.clip_grad_norm_(pieces, 0.05) and None)
+    return made
+
+
 def by_dimensions(ps: Iterable[Tensor]) -> list[dict[str, Any]]:
     """Matrices in one group, biases and scales in another, as is usual where decay is for the first."""
     pieces = list(ps)
     return [{"params": [p for p in pieces if (p.dim() > 1) is many]} for many in (True, False)]
 
 
-@pytest.mark.parametrize("rule", [*RULES, "normed", "by groups", "together", "muon"])
+@pytest.mark.parametrize("rule", [*RULES, "normed", "by groups", "together", "clipped", "muon"])
 def test_a_rule_is_known_by_what_it_does(rule: str) -> None:
     mixing: dict[str, Make] = {
-        "normed": Normed, "together": Together, "muon": lambda ps: optim.Muon(ps, lr=0.1),
+        "normed": Normed, "together": Together, "clipped": clipped,
+        "muon": lambda ps: optim.Muon(ps, lr=0.1),
         "by groups": lambda ps: Normed(by_dimensions(ps)),
     }  # fmt: skip
     task = replace(perceptron(), optimizer=(RULES | mixing)[rule])
     assert elementwise(task) is (rule not in mixing)
+    assert alone(task) is (rule not in ("together", "clipped"))
     if rule in RULES:
         assert joins(task)
 
