@@ -10,7 +10,7 @@ sample's, and `calls` the operators that torch runs for it, views left out.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 import psutil
 import torch
@@ -42,6 +42,12 @@ from partita.tracing.trace import elements_of
 from partita.units import show_bytes
 
 SIZES = (2, 3)
+ROWS: Final = (torch.Tensor.crow_indices, torch.Tensor.col_indices, torch.Tensor.values)
+COLUMNS: Final = (torch.Tensor.ccol_indices, torch.Tensor.row_indices, torch.Tensor.values)
+SPARSE: Final = {  # what a tensor of each sparse layout consists of
+    torch.sparse_coo: (torch.Tensor._indices, torch.Tensor._values),
+    torch.sparse_csr: ROWS, torch.sparse_bsr: ROWS, torch.sparse_csc: COLUMNS, torch.sparse_bsc: COLUMNS,
+}  # fmt: skip
 FORWARD, BACKWARD = "opaque_forward_0", "opaque_backward_0"
 
 
@@ -181,11 +187,15 @@ def _step(task: Task, model: nn.Module, precision: str) -> RealStep:
 
 
 def _storages(tensor: torch.Tensor) -> list[torch.UntypedStorage]:
-    """The memory behind a tensor: that of its parts where it is a wrapper without any of its own (a jagged one)."""
-    if not is_traceable_wrapper_subclass(tensor):
+    """The memory behind a tensor: that of its parts where it has none of its own (a jagged or a sparse one)."""
+    if is_traceable_wrapper_subclass(tensor):
+        names, _ = tensor.__tensor_flatten__()
+        parts = [getattr(tensor, name) for name in names]
+    elif tensor.layout in SPARSE:
+        parts = [part(tensor) for part in SPARSE[tensor.layout]]
+    else:
         return [tensor.untyped_storage()]
-    parts, _ = tensor.__tensor_flatten__()
-    return [storage for name in parts for storage in _storages(getattr(tensor, name))]
+    return [storage for part in parts for storage in _storages(part)]
 
 
 def _inputs(task: Task, precision: str) -> list[Tensor]:

@@ -94,15 +94,24 @@ def checked_model(task: Task) -> nn.Module:
             f"the model has a tensor called {name!r}, as a captured step calls one of its own; give it another name "
             f"than {TANGENT}, input.0, constant.0 and the like"
         )
-    for name, buffer in buffers.items():
-        if buffer.requires_grad:
-            raise TaskError(f"buffer {name!r} requires a gradient; make it a Parameter, or detach it")
+    _check_buffers(buffers)
     if pair := _overlapping(parameters, buffers):
         raise TaskError(
             f"{pair[0]!r} and {pair[1]!r} share memory, of which an optimizer knows nothing; give both modules one "
             "Parameter (decoder.weight = encoder.weight), transposed in forward() if need be, or a buffer a copy"
         )
     return model.train()
+
+
+def _check_buffers(buffers: Tensors) -> None:
+    for name, buffer in buffers.items():
+        if buffer.layout is not torch.strided:
+            raise TaskError(
+                f"buffer {name!r} is sparse, which no file of weights holds; register its indices and its values as "
+                "buffers, and make the sparse tensor of them in forward()"
+            )
+        if buffer.requires_grad:
+            raise TaskError(f"buffer {name!r} requires a gradient; make it a Parameter, or detach it")
 
 
 def _overlapping(parameters: Tensors, buffers: Tensors) -> tuple[str, str] | None:
