@@ -27,6 +27,7 @@ from partita.runtime.device import to_device
 from partita.runtime.generators import ALONE, generators_kept, host_state, seed_all
 from partita.task import Task
 from partita.tracing.draws import seed_for
+from partita.tracing.leaves import changed
 from partita.tracing.prepare import DTYPES, Rest, flatten, read_batch
 
 
@@ -76,6 +77,7 @@ class Feed:
                 "the data set, or Task.collate"
             ) from error
         leaves, rest = flatten(batch)
+        rest.leaves = [place(leaf, device, floating) for leaf in rest.leaves]
         return [to_device(leaf, device, floating) for leaf in leaves], rest
 
     def batch(self, positions: Sequence[int]) -> Any:
@@ -144,5 +146,5 @@ def default_floats(floating: torch.dtype | None) -> Iterator[None]:
 
 
 def place(leaf: Any, device: str, floating: torch.dtype | None) -> Any:
-    """A leaf of a batch on the device; anything but a tensor is returned as it is."""
-    return to_device(leaf, device, floating) if isinstance(leaf, torch.Tensor) else leaf
+    """A leaf of a batch on the device: a tensor, or an object with its tensors; anything else as it is."""
+    return changed(leaf, lambda tensor: to_device(tensor, device, floating))

@@ -18,7 +18,7 @@ from torch.utils._pytree import (
     register_dataclass,
     tree_flatten,
     tree_leaves,
-    tree_map_only,
+    tree_map,
     tree_unflatten,
 )  # fmt: skip
 from torch.utils.data import default_collate
@@ -27,6 +27,7 @@ from partita.errors import TaskError, first_line
 from partita.graph.graph import TANGENT
 from partita.graph.tensor import DTYPE_OF
 from partita.task import Task
+from partita.tracing.leaves import changed
 
 Tensors = Mapping[str, torch.Tensor]
 TAKEN: Final = re.compile(rf"{TANGENT}|(input|constant)\.\d+")  # names of a graph's own values
@@ -168,7 +169,7 @@ def build_batch(task: Task, indices: Iterable[int], precision: str) -> Any:
             f"the samples of {task.name!r} could not be made a batch ({first_line(error)}); "
             f"give tuples or dicts of tensors of equal shape, or a Task.collate"
         ) from error
-    return tree_map_only(torch.Tensor, lambda t: in_precision(t, precision), batch)
+    return tree_map(lambda leaf: changed(leaf, lambda t: in_precision(t, precision)), batch)
 
 
 def read_batch(task: Task, data: Any, positions: Sequence[int]) -> Any:
