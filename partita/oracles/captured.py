@@ -19,6 +19,7 @@ from partita.runtime.draws import DRAWS, Draws
 from partita.runtime.feed import default_floats
 from partita.runtime.segment import compile_segment, key
 from partita.runtime.state import constant_of
+from partita.tracing.prepare import DTYPES
 
 Code = Callable[[dict[str, Any], dict[str, torch.Tensor]], None]
 
@@ -38,12 +39,12 @@ class Captured:
             edges = (0, concrete.forward_length, len(concrete.operators))
             self.code[count] = concrete, [compile_segment(concrete, *part, "cpu") for part in pairwise(edges)]
         graph, (forward, backward) = self.code[count]
-        floating = torch.float64 if self.own.precision == "fp64" else None
+        floating = DTYPES[self.own.precision]
         positions = self.own.feed.positions(step, start, count)
         environment: dict[str, Any] = {DRAWS: Draws(self.own.seed, step, tuple(positions))}
         environment |= {f"input.{i}": x for i, x in enumerate(self.own.feed.leaves(positions, "cpu", floating))}
         factor = scale if graph.weight is not None else share * scale
-        environment[TANGENT] = torch.tensor(factor, dtype=floating or torch.float32)
+        environment[TANGENT] = torch.tensor(factor, dtype=torch.promote_types(floating, torch.float32))
         parameters, buffers = dict(self.own.model.named_parameters()), dict(self.own.model.named_buffers())
         leaves = {c.name: constant_of(c, "cpu") for c in graph.constants if c.name != TANGENT}
         with torch.no_grad(), default_floats(floating):

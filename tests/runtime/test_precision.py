@@ -36,7 +36,7 @@ from partita.tracing.update_units import states_of
 from tests.captures import capture
 from tests.checkpoints.test_checkpoints import moody
 from tests.runtime.padded import bounded, padded
-from tests.small import cluster_of, perceptron
+from tests.small import Numbers, cluster_of, perceptron
 
 QUICK = (
     ("single(precision=bf16)", 1), ("ddp(precision=fp16,sums=fp32,microbatches=2)", 3),
@@ -144,6 +144,23 @@ class Pairing(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.wide(x, x) + self.mixed(x, input2=self.first(x))
+
+
+class Counted(Numbers):
+    """Each sample has a Python float, which a collation makes a double, as its weight."""
+
+    def __getitem__(self, index: int) -> Any:
+        return *super().__getitem__(index), 1.0 + index / 24
+
+
+def test_doubles_among_the_samples_are_as_in_a_run() -> None:
+    def loss(model: nn.Module, batch: list[torch.Tensor]) -> torch.Tensor:
+        each = nn.functional.cross_entropy(model(batch[0]), batch[1], reduction="none")
+        return (each * batch[2]).mean()
+
+    task, machines = replace(perceptron(), loss=loss, data=Counted()), cluster_of(2)
+    found = checked(task, lambda graph: call("ddp(precision=bf16)", graph, machines), machines)
+    assert (found["equal"], found["because"]) == (True, "")
 
 
 @pytest.mark.parametrize("plan", ["ddp(precision=bf16)", "ddp(precision=fp16,sums=fp32)"])
