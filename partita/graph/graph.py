@@ -48,11 +48,11 @@ class Constant:
 class Optimizer:
     """What the optimizer keeps and costs: `state` names its tensors, each (elements a parameter element, dtype).
 
-    `elementwise` is False where an update mixes elements (LAMB's norms), so that shards need more than their own part,
-    `alone` where it mixes tensors (a norm over all), which must then stay together. `momentum` is that of SGD, and
-    whether it is `nesterov`'s; `fixed_to` says what ties it to the optimizer's own steps, "" where gradients may have it
-    before; `decays` whether some of SGD's weights decay. `joins` says whether adjacent tensors have the same bits where
-    it steps them as one, `fused` whether a step is one kernel; `one_pass` whether it is so on a processor.
+    `elementwise` is False where an update mixes elements (LAMB's norms), so that shards need more than their own
+    part, `alone` where it mixes tensors (a norm over all), which must then stay together. `momentum` is that of SGD,
+    and whether it is `nesterov`'s; `fixed_to` says what ties it to the optimizer's own steps, "" where gradients may
+    have it before; `decays` whether some of SGD's weights decay. `joins` says whether adjacent tensors have the same
+    bits where it steps them as one, `fused` whether a step is one kernel; `one_pass` whether it is so on a processor.
     """
 
     name: str = "SGD"
