@@ -15,6 +15,7 @@ from partita.kernels.site import NOWHERE, Site
 from partita.plan.wire import Codec
 from partita.units import Bytes
 from partita.wire.codec import Settings, settings_of, spec_of
+from partita.wire.offered import pair_offered
 from partita.wire.plugins import Registry
 
 Encode = Callable[[torch.Tensor, torch.Tensor, Settings, int, bool, Site], int | None]
@@ -92,7 +93,14 @@ OURS: Final[dict[str, tuple[Encode, Decode]]] = {
     "threshold": flat(chosen.encode_threshold, chosen.decode_threshold),
     "powersgd": (lowrank.encode_factors, lowrank.decode_factors),
 }
-KERNELS: Final[Registry[tuple[Encode, Decode]]] = Registry("KERNELS", OURS, lambda pair: flat(*unfused(*pair)))
+
+
+def _of_plugin(name: str, pair: Any) -> tuple[Encode, Decode]:
+    """The kernels that a plugin's two functions are."""
+    return flat(*unfused(*pair_offered(name, pair)))
+
+
+KERNELS: Final[Registry[tuple[Encode, Decode]]] = Registry("KERNELS", OURS, _of_plugin)
 PLACES: Final[dict[str, Places]] = {
     "topk": chosen.places_of_topk, "dgc": chosen.places_of_topk, "threshold": chosen.places_of_threshold,
     "adaptive": adaptive.places_of_adaptive, "adacomp": adaptive.places_of_adacomp,

@@ -34,6 +34,7 @@ from partita.kernels.plain_levels import (
     tree,
 )
 from partita.wire.codec import SPECS, Settings, kept
+from partita.wire.offered import pair_offered
 from partita.wire.plugins import Registry
 
 Encode = Callable[..., torch.Tensor]
@@ -114,7 +115,7 @@ OURS: Final[dict[str, tuple[Encode, Decode]]] = {
     "adaptive": (adaptive, from_adaptive), "inceptionn": (ranges, from_ranges), "adacomp": (adacomp, from_adacomp),
     "threshold": (threshold, from_threshold), "topk": (topk, from_topk), "dgc": (topk, from_topk),
 }  # fmt: skip
-PLAIN: Final[Registry[tuple[Encode, Decode]]] = Registry("KERNELS", OURS)
+PLAIN: Final[Registry[tuple[Encode, Decode]]] = Registry("KERNELS", OURS, pair_offered)
 
 
 def encoded(

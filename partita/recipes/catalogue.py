@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from partita.cluster.cluster import Cluster
 from partita.cost.costs import Costs
-from partita.errors import PlanError, did_you_mean, users_code
+from partita.errors import OptionError, PlanError, did_you_mean, users_code
 from partita.graph.graph import Graph
 from partita.plan.plan import Plan
 from partita.plan.text import MOST
@@ -154,9 +154,16 @@ def guarded(make: Callable[..., Plan]) -> Callable[..., Plan]:
     return made
 
 
-RECIPES: Final[Registry[Recipe]] = Registry(
-    "RECIPES", OURS, lambda make: Recipe(guarded(make), (), "plugins", "a plugin")
-)
+def _of_plugin(name: str, make: Any) -> Recipe:
+    """The recipe that a plugin's function is. Raises OptionError for what is none."""
+    try:
+        inspect.signature(make)
+    except (TypeError, ValueError):
+        raise OptionError("give a function that takes (graph, cluster, costs, *, knobs)") from None
+    return Recipe(guarded(make), (), "plugins", "a plugin")
+
+
+RECIPES: Final[Registry[Recipe]] = Registry("RECIPES", OURS, _of_plugin)
 
 
 @dataclass(frozen=True, slots=True)

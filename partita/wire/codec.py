@@ -143,7 +143,7 @@ OURS: Final[dict[str, Spec]] = {
         "EX-02", _square, (("rank", 4.0),), sums=OWN, feedback=True, counts=factor_counts, passes=(3.0, 2.0)
     ),
 }
-SPECS: Final[Registry[Spec]] = Registry("CODECS", OURS)
+SPECS: Final[Registry[Spec]] = Registry("CODECS", OURS, lambda name, spec: spec)
 
 LIMITS: Final = {
     "ratio": (1e-12, 1.0, "above 0 up to 1"),

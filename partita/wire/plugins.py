@@ -33,17 +33,19 @@ VARIABLE: Final = "PARTITA_PLUGINS"
 GROUP: Final = "partita.plugins"
 LOADED: Final[dict[str, ModuleType | str]] = {}  # every plugin by what names it, or why it cannot be loaded
 LOADING: Final = RLock()
+MOST_SHOWN: Final = 40  # characters of a value in a sentence
 V = TypeVar("V")
 
 
 class Registry(Mapping[str, V], Generic[V]):
-    """The entries of a kind by name: the package's `own`, and what plugins have under `kind`, made entries by `entry`.
+    """The entries of a kind by name: the package's `own`, and what plugins have under `kind`, made entries by
+    `entry(name, value)`, which raises OptionError with what to give instead.
 
     Raises OptionError where an entry is looked up, or all are, that a plugin may have which cannot be loaded; and for
-    a name of a plugin's that is taken or is none.
+    a name of a plugin's that is taken or is none, or a value that `entry` refuses.
     """
 
-    def __init__(self, kind: str, own: Mapping[str, V], entry: Callable[[Any], V] = lambda value: value) -> None:
+    def __init__(self, kind: str, own: Mapping[str, V], entry: Callable[[str, Any], V]) -> None:
         self.kind, self.own = kind, own
         self._entry = entry
         self._read: Mapping[str, ModuleType | str] = {}
@@ -85,9 +87,18 @@ class Registry(Mapping[str, V], Generic[V]):
                 elif not str(own).isidentifier():
                     wrong.append(("", f"{adds}; a name of letters and digits is allowed"))
                 else:
-                    entries[own] = self._entry(value)
+                    try:
+                        entries[own] = self._entry(own, value)
+                    except OptionError as error:
+                        wrong.append((own, f"{adds}, which is {shown(value)}; {error}"))
         self._entries, self._wrong = entries, wrong
         self._read = plugins  # last: other threads look as well
+
+
+def shown(value: object) -> str:
+    """A plugin's value as a sentence quotes it."""
+    text = repr(value)
+    return text if len(text) <= MOST_SHOWN else type(value).__name__
 
 
 def loaded() -> Mapping[str, ModuleType | str]:

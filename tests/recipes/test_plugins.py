@@ -170,6 +170,7 @@ def test_one_that_cannot_be_loaded_is_named_where_it_may_be_asked_for(tmp_path: 
 @pytest.mark.parametrize(("text", "says"), [
     ("RECIPES = {'ddp': print}", "adds 'ddp' to RECIPES, which is there already; rename it"),
     ("RECIPES = {'two words': 1}", "adds 'two words' to RECIPES; a name of letters and digits is allowed"),
+    ("RECIPES = {'five': 5}", "adds 'five' to RECIPES, which is 5; give a function that takes (graph, cluster, costs"),
     ("RECIPES = [print]", "has RECIPES that is no dict of names"),
     ("1 / 0", r"cannot be loaded (ZeroDivisionError: division by zero); PARTITA_PLUGINS takes files and modules"),
 ])  # fmt: skip
@@ -179,6 +180,19 @@ def test_what_is_none_is_refused_in_a_sentence(text: str, says: str, tmp_path: P
     assert found.returncode == 2
     assert says in json.loads(found.stdout)["error"]
     assert "Traceback" not in found.stderr
+
+
+def test_one_wrong_value_leaves_the_others(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text("RECIPES = {'five': 5}\nKERNELS = {'one': (print,), 'two': print}")
+    found = told([*SIMULATE, "ddp"], str(tmp_path / "mine.py"))
+    assert found.returncode == 0, found.stderr
+    found = told([*SIMULATE, "five"], str(tmp_path / "mine.py"))
+    assert found.returncode == 2
+    assert json.loads(found.stdout)["error"].endswith(
+        "which is 5; give a function that takes (graph, cluster, costs, *, knobs)"
+    )
+    code = "from partita.kernels.codecs import KERNELS; KERNELS['one']"
+    assert "give its two functions (encode, decode)" in told(["-c", code], str(tmp_path / "mine.py")).stderr
 
 
 def test_a_plugin_is_small() -> None:
