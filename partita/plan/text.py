@@ -41,6 +41,14 @@ def read_plan(text: str) -> Plan:
     return plan
 
 
+def read_values(plan: Plan) -> Plan:
+    """The plan, each of its values of the kind that belongs there, as if it had been written and read. Raises PlanError
+    with the place and what is allowed there."""
+    read = _value(Plan, table_of(plan), "plan")
+    assert isinstance(read, Plan)
+    return read
+
+
 def table_of(value: Any) -> dict[str, Any]:
     """A frozen value's fields that differ from their defaults, as TOML has them."""
     out: dict[str, Any] = {}
@@ -58,7 +66,7 @@ def _plain(item: Any) -> Any:
         return table_of(item)
     if isinstance(item, enum.Enum):
         return item.value
-    if isinstance(item, tuple):
+    if isinstance(item, tuple | list):
         return [_plain(part) for part in item]
     return item
 

@@ -16,7 +16,7 @@ from partita.cost.costs import Costs
 from partita.errors import OptionError, PlanError, did_you_mean, users_code
 from partita.graph.graph import Graph
 from partita.plan.plan import Plan
-from partita.plan.text import MOST
+from partita.plan.text import MOST, read_values
 from partita.recipes.ad_psgd import ad_psgd
 from partita.recipes.adam import adam
 from partita.recipes.admm import admm
@@ -140,7 +140,8 @@ FAMILIAR: Final = {"fsdp": "zero3", "fsdp2": "zero3", "dp": "ddp", "allreduce": 
 
 
 def guarded(make: Callable[..., Plan]) -> Callable[..., Plan]:
-    """A plugin's recipe that raises PlanError where it fails, or returns something else than a Plan."""
+    """A plugin's recipe that raises PlanError where it fails, or returns something else than a Plan, or a
+    Plan with values of other kinds than belong there."""
 
     @wraps(make)
     def made(*given: Any, **knobs: Any) -> Plan:
@@ -149,7 +150,10 @@ def guarded(make: Callable[..., Plan]) -> Callable[..., Plan]:
             plan = make(*given, **knobs)
         if not isinstance(plan, Plan):
             raise PlanError(f"the recipe {made.__name__} of a plugin returned {type(plan).__name__}; {takes}")
-        return plan
+        try:
+            return read_values(plan)
+        except PlanError as error:
+            raise PlanError(f"the recipe {made.__name__} of a plugin returned no possible plan: {error}") from error
 
     return made
 

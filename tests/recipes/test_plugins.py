@@ -89,6 +89,36 @@ assert "halves" in SPECS and set(LOADED) == {"mine_codec", "mine_recipe"}
 assert recipes.halved is RECIPES["halved"].make
 """
 
+KINDS = """
+from partita.errors import PlanError
+from partita.plan.mesh import Mesh
+from partita.plan.plan import Plan
+from partita.plan.sync import Payload, Sync
+from partita.plan.wire import Wire
+from partita.recipes.catalogue import guarded
+
+def made(**fields):
+    def mine(graph, cluster, costs=None):
+        return Plan("mine", **fields)
+    return guarded(mine)(None, None, None)
+
+exact = Plan("mine", Mesh((("data", 4),)), sync=(Sync(payload=Payload.DELTA),))
+assert made(mesh=Mesh([["data", 4]]), sync=[Sync(payload="delta")]) == exact
+for fields, says in (
+    ({"sync": (Sync(payload="gradients"),)}, "plan.sync[0].payload is 'gradients'; allowed are gradient, "),
+    ({"sync": Sync()}, "plan.sync is {}; a list belongs there"),
+    ({"sync": (Sync(wire=Wire(codecs=("q8",))),)}, "plan.sync[0].wire.codecs[0] is 'q8'; a table belongs there"),
+    ({"sync": (Sync(wire=Wire(bucket_bytes="4MiB")),)}, "plan.sync[0].wire.bucket_bytes is '4MiB'; a value of"),
+    ({"mesh": Mesh((("data", 4.0),))}, "plan.mesh.axes[0][1] is 4.0; a value of type int belongs there"),
+):
+    try:
+        made(**fields)
+    except PlanError as error:
+        assert str(error).startswith(f"the recipe mine of a plugin returned no possible plan: {says}"), error
+    else:
+        raise AssertionError(fields)
+"""
+
 BROKEN = "the plugin mine cannot be loaded (ModuleNotFoundError: No module named 'no_such_library')"
 LOOKED = """
 import sys
@@ -232,6 +262,12 @@ def test_a_recipe_of_a_plugin_that_fails_is_a_sentence() -> None:
         guarded(broken)(None, None, None)
     with pytest.raises(PlanError, match=r"^the recipe empty of a plugin returned NoneType; it takes \(graph, cluster"):
         guarded(empty)(None, None, None)
+
+
+def test_a_plan_of_a_plugin_has_values_of_the_kinds_that_belong_there() -> None:
+    """In an interpreter in which nothing else looks at types."""
+    found = told(["-c", KINDS])
+    assert found.returncode == 0, found.stderr
 
 
 @pytest.mark.parametrize(
