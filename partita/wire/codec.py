@@ -6,13 +6,15 @@ import ast
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import ceil, inf, isfinite, isqrt, sqrt
-from typing import Final
+from operator import index
+from typing import Any, Final
 
-from partita.errors import PlanError, did_you_mean
+from partita.errors import OptionError, PlanError, did_you_mean, users_code
 from partita.plan.wire import PLACES, Codec
 from partita.units import Bytes
 from partita.wire.elias import expected_bits
 from partita.wire.lowrank import Shapes, factor_counts
+from partita.wire.offered import wrong_field
 from partita.wire.plugins import Registry
 
 Settings = Mapping[str, float]
@@ -143,8 +145,20 @@ OURS: Final[dict[str, Spec]] = {
         "EX-02", _square, (("rank", 4.0),), sums=OWN, feedback=True, counts=factor_counts, passes=(3.0, 2.0)
     ),
 }
-SPECS: Final[Registry[Spec]] = Registry("CODECS", OURS, lambda name, spec: spec)
 
+
+def _of_plugin(name: str, spec: Any) -> Spec:
+    """A plugin's Spec. Raises OptionError for what is none, or has a field that is wrong."""
+    if not isinstance(spec, Spec):
+        raise OptionError("give a Spec of partita.wire.codec")
+    if wrong := wrong_field(spec):
+        raise OptionError(wrong)
+    return spec
+
+
+SPECS: Final[Registry[Spec]] = Registry("CODECS", OURS, _of_plugin)
+
+SIZED: Final = "return a whole number of bytes, such as -(-bits // 8), of (elements, item, settings)"
 LIMITS: Final = {
     "ratio": (1e-12, 1.0, "above 0 up to 1"),
     "rank": (1.0, inf, "of 1 or more"),
@@ -211,15 +225,20 @@ def text_of(codec: Codec) -> str:
 def coded_size(codec: Codec, elements: int, item: int) -> Bytes:
     """Bytes that a codec makes of `elements` numbers of `item` bytes; the expected ones where they vary.
 
-    Raises PlanError for a plugin's size that is no number of bytes.
+    Raises PlanError for a plugin's size that fails, or is no number of bytes.
     """
-    size = spec_of(codec).size(elements, item, settings_of(codec)) if elements else 0
-    if not isinstance(size, int) or size < 0:
-        raise PlanError(
-            f"the size of codec {codec.name} is {size!r} for {elements} numbers; return a whole number of bytes, such "
-            "as -(-bits // 8)"
-        )
-    return size
+    if not elements:
+        return 0
+    spec, settings = spec_of(codec), settings_of(codec)
+    with users_code(f"the size of codec {codec.name}", SIZED, PlanError):
+        size = spec.size(elements, item, settings)
+    try:
+        whole = index(size)
+    except TypeError:
+        whole = -1
+    if whole < 0:
+        raise PlanError(f"the size of codec {codec.name} is {size!r} for {elements} numbers; {SIZED}")
+    return whole
 
 
 def check_codec(codec: Codec) -> Codec:

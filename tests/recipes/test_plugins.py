@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import re
@@ -9,8 +10,10 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -20,6 +23,7 @@ from partita.plan.plan import Plan
 from partita.plan.wire import Codec
 from partita.recipes.catalogue import Recipe, guarded
 from partita.wire.codec import SPECS, Spec, coded_size
+from partita.wire.offered import wrong_field
 
 SIMULATE = (
     "-m", "partita", "simulate", "tests/small.py:perceptron", "--cluster", "lab-4x1g", "--costs", "datasheet", "--json",
@@ -305,3 +309,46 @@ def test_a_size_that_is_no_number_of_bytes_is_a_sentence(size: Any, monkeypatch:
     monkeypatch.setitem(SPECS._entries, "odd", Spec("a plugin", lambda elements, item, settings: size))
     with pytest.raises(PlanError, match=f"the size of codec odd is {size} for 4 numbers; return a whole number of"):
         coded_size(Codec("odd"), 4, 4)
+
+
+@pytest.mark.parametrize("size", [lambda elements, item, settings: 1 / 0, lambda elements: elements])
+def test_a_size_that_fails_is_a_sentence(size: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(SPECS._entries, "odd", Spec("a plugin", size))
+    with pytest.raises(
+        PlanError, match=r"^the size of codec odd failed \((Zero|Type).*; return a whole number of bytes"
+    ):
+        coded_size(Codec("odd"), 4, 4)
+
+
+def test_a_size_may_be_a_whole_number_of_numpy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(SPECS._entries, "odd", Spec("a plugin", lambda elements, item, settings: np.int64(elements)))  # type: ignore[arg-type,return-value]
+    assert coded_size(Codec("odd"), 4, 4) == 4
+
+
+@pytest.mark.parametrize(("fields", "says"), [
+    ({"size": 3}, "its size is 3; give a function of (elements, item, settings)"),
+    ({"passes": (1,)}, "its passes are (1,); give two numbers"),
+    ({"settings": {"a": 1.0}}, "its settings are {'a': 1.0}; give a tuple of (name, number)"),
+    ({"settings": (("level",),)}, "its settings are (('level',),); give a tuple of (name, number)"),
+    ({"sums": "floaty"}, "its sums is 'floaty'; float16, bfloat16, float32, float64 are allowed"),
+    ({"where": "nowhere"}, "its where is 'nowhere'; end, hop, server are allowed"),
+    ({"varies": 1}, "its varies is 1; True or False belongs there"),
+    ({"bound": "clip"}, "its bound is 'clip'; name one of its settings"),
+    ({"counts": len}, "leave them out"),
+])  # fmt: skip
+def test_a_wrong_field_of_a_codec_is_named(fields: dict[str, Any], says: str) -> None:
+    right = {field.name: field.default for field in dataclasses.fields(Spec)} | {"size": len}
+    assert wrong_field(SimpleNamespace(**right)) == ""
+    assert says in wrong_field(SimpleNamespace(**right | fields))
+
+
+def test_a_codec_that_is_wrong_leaves_the_others(tmp_path: Path) -> None:
+    text = "from partita.wire.codec import Spec\nCODECS = {'three': 3, 'short': Spec('', len, passes=(1,))}"
+    (tmp_path / "mine.py").write_text(text)
+    for plan, says in {
+        "ddp(codec=three)": "adds 'three' to CODECS, which is 3; give a Spec of partita.wire.codec",
+        "ddp(codec=short)": "its passes are (1,); give two numbers, those of encoding and of decoding",
+    }.items():
+        found = told([*SIMULATE, plan], str(tmp_path / "mine.py"))
+        assert found.returncode == 2
+        assert json.loads(found.stdout)["error"].endswith(says)
