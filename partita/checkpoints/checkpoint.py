@@ -53,10 +53,15 @@ def place_of(out: str | Path, step: int) -> Path:
     return Path(out) / PLACE / f"step-{step}"
 
 
+def going_on(out: str) -> str:
+    """Where `--resume` goes on with a run that has ended: at its newest checkpoint; "" where it has none."""
+    path = next(committed(out), None) if out else None
+    return "" if path is None else f"its newest checkpoint is {path}; --resume goes on from there"
+
+
 def stopped_at(step: int, out: str) -> str:
     """The sentence about a run that a signal has ended."""
-    where = f"its checkpoint is {place_of(out, step)}; --resume goes on from there"
-    return f"stopped after {step} steps; " + (where if place_of(out, step).exists() else "--resume starts it anew")
+    return f"stopped after {step} steps; {going_on(out) or '--resume starts it anew'}"
 
 
 def begin(out: str | Path, step: int, need: Bytes) -> Path:

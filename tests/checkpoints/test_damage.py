@@ -19,7 +19,7 @@ import pytest
 import torch
 
 from partita.checkpoints import checkpoint
-from partita.checkpoints.checkpoint import SavePolicy, begin, committed, newest
+from partita.checkpoints.checkpoint import SavePolicy, begin, committed, newest, stopped_at
 from partita.checkpoints.entry import Entry, read_entry
 from partita.checkpoints.manifest import File, identity_of, read_manifest, with_files, write_manifest
 from partita.checkpoints.plain import from_plain, to_plain
@@ -331,6 +331,15 @@ def test_what_cannot_be_removed_does_not_undo_what_was_written(
     monkeypatch.setattr(shutil, "rmtree", busy)
     train_in_process(task, graph, plan, MACHINES, 6, keep=SavePolicy(str(tmp_path), 2, 1))
     assert heard_from(tmp_path) == (6, "")
+
+
+def test_a_stopped_run_names_the_newest_checkpoint_that_is_complete(run: Path, tmp_path: Path) -> None:
+    """The last one may not have been written, as on a full disk: the run does not start anew for that."""
+    shutil.rmtree(run / "checkpoints/step-6")
+    begin(run, 7, 0)
+    newest_one = f"its newest checkpoint is {run}/checkpoints/step-4; --resume goes on from there"
+    assert stopped_at(7, str(run)) == f"stopped after 7 steps; {newest_one}"
+    assert stopped_at(7, str(tmp_path / "none")) == "stopped after 7 steps; --resume starts it anew"
 
 
 def test_a_directory_that_fills_before_the_first_step_is_a_sentence(tmp_path: Path, graph: Graph, plan: Plan) -> None:

@@ -171,7 +171,7 @@ def test_a_stopped_run_goes_on(plan: str, number: signal.Signals, tmp_path: Path
     assert begun.returncode == 128 + number
     error = json.loads(said)["error"]
     step = int(error.removeprefix("stopped after ").partition(" ")[0])
-    assert f"its checkpoint is {out}/checkpoints/step-{step}; --resume goes on from there" in error
+    assert f"its newest checkpoint is {out}/checkpoints/step-{step}; --resume goes on from there" in error
     code, body = train(plan, out, resume=True, steps=step + 4)
     assert code == 0, body
     assert f"going on from step {step} of" in body["notes"][0]
