@@ -28,7 +28,7 @@ from partita.simulator.cooling import cooled
 from partita.simulator.expand import Layout, expand
 from partita.simulator.merges import merges_of
 from partita.simulator.overlap import extra_seconds, moves_of
-from partita.simulator.ports import Ports
+from partita.simulator.ports import Ports, processor
 from partita.simulator.symmetry import Symmetry, symmetry_of, without_idle_ports
 from partita.simulator.transfers import Transfers, sent_by, traffic_of, transfers_of
 from partita.simulator.unevenness import uneven, unevenly_shared
@@ -82,9 +82,9 @@ class Setting:
         """`rounds` rounds in the steady state, after so many others that quotas, full at the start, have no more than a
         step leaves in them."""
         run = self.clocked(costs, rounds)
-        if not run.seconds * WARMUP < FILLINGS * self.ports.refill:  # nor where too few rounds end to tell (NaN)
+        if not run.pace * WARMUP < FILLINGS * self.ports.refill:  # nor where too few rounds end to tell (NaN)
             return run
-        enough = FILLINGS * self.ports.refill / max(run.seconds, 1e-9)
+        enough = FILLINGS * self.ports.refill / max(run.pace, 1e-9)
         return self.clocked(costs, rounds, math.ceil(min(enough, MOST_WARMUP)))
 
 
@@ -104,8 +104,16 @@ class Clocked:
 
     @cached_property
     def seconds(self) -> Seconds:
-        """Of a step in the steady state. In lockstep it is that of the slowest rank: the first of a pipeline, that
-        nothing comes back to, run ahead of the others."""
+        """Of a step in the steady state: in lockstep no less than in which each quota gives what a step takes of it.
+        What was in it at the start may outlast the rounds that are clocked, where steps are short."""
+        rows = map(processor, self.setting.ports.cluster.devices)
+        quotas = [(core, rate) for core, (rate, _, burst) in zip(self.cores, rows, strict=False) if burst]
+        return max([self.pace, *(core / rate for core, rate in quotas if lockstep(self.prices.program))])
+
+    @cached_property
+    def pace(self) -> Seconds:
+        """Of a step, by when the rounds that are clocked end. In lockstep it is that of the slowest rank: the first of
+        a pipeline, that nothing comes back to, run ahead of the others."""
         program, rounds, warmup = self.setting.program, self.layout.rounds - AFTER, self.warmup
         ends = {role.name: _round_ends(self.layout, role, self.end)[:rounds] for role in program.roles}
         if lockstep(program):
