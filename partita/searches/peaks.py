@@ -20,7 +20,7 @@ from partita.plan.schedule import Order
 from partita.program.instruction import Load
 from partita.program.program import Program, Role
 from partita.program.timeline import PURPOSES, Timeline
-from partita.simulator.simulate import LAST, peaks, setting_of, simulate
+from partita.simulator.simulate import peaks, setting_of, simulate
 from partita.units import Bytes
 
 # The largest miss of predicted live bytes against torch's allocator on models without convolutions, over all recipes
@@ -28,8 +28,10 @@ from partita.units import Bytes
 # (a CUDA context, what the allocator keeps for later) is not in it.
 ERROR: Final = 0.05
 PACES: Final = (0.2, 5.0)  # of computing beside messages: by how much data sheets may misjudge one of the two
-# Lengths of a pipe after which no more microbatches come under way, and for each chunk where they go round in it.
+# Lengths of a pipe after which no more microbatches come under way, where weights' gradients are put off, and for each
+# chunk where they go round in it.
 AHEAD: Final = 2
+PUT_OFF: Final = 3
 ROUND: Final = 4
 CLOSE: Final = 0.7  # of the fullest rank's peak: whose peaks are looked at on other times
 
@@ -59,12 +61,14 @@ def peaks_of(plan: Plan, graph: Graph, cluster: Cluster) -> Peaks:
 def shortened(plan: Plan, graph: Graph) -> tuple[Plan, Graph, int]:
     """The plan and the step with fewer microbatches of the same size, and by how many: where a backward pass follows
     each forward pass, no more are under way at once than the pipe is long, and all that more of them add are samples
-    that were loaded ahead."""
+    that were loaded ahead. Not where weights are frozen: the first stages may wait for nothing on the way back."""
     schedule, batch = plan.schedule, graph.minibatch
     m, data = schedule.microbatches, plan.mesh.length("data") if plan.stages else plan.mesh.size
-    enough = (AHEAD if schedule.chunks == 1 else ROUND * schedule.chunks) * max(plan.mesh.length("pipe"), 1)
+    ahead = PUT_OFF if schedule.order is Order.ZERO_BUBBLE else AHEAD
+    enough = (ahead if schedule.chunks == 1 else ROUND * schedule.chunks) * max(plan.mesh.length("pipe"), 1)
+    frozen = len(graph.trainable) < len(graph.parameters)
     dealt, uneven = any(stage.ranks for stage in plan.stages), batch % (data * m) != 0
-    if schedule.order is Order.FILL_DRAIN or m <= enough or dealt or uneven or plan.before:
+    if schedule.order is Order.FILL_DRAIN or m <= enough or dealt or uneven or frozen or plan.before:
         return plan, graph, 0
     fewer = replace(plan, schedule=replace(schedule, microbatches=enough))
     return fewer, of_minibatch(graph, batch // m * enough), m - enough
@@ -78,7 +82,7 @@ def _costs(program: Program, plan: Plan, graph: Graph, cluster: Cluster) -> Cost
 
 def _of_program(program: Program, graph: Graph, costs: Costs, cut: int) -> Peaks:
     setting, devices = setting_of(program, costs), costs.cluster.devices
-    timeline = simulate(program, costs, rounds=LAST, setting=setting)
+    timeline = simulate(program, costs, setting=setting)
     loaded = {rank: cut * _samples(program, graph, role) for role in program.roles for rank in role.ranks}
     used = tuple(peak + loaded[rank] for rank, peak in enumerate(timeline.memory))
     most = list(used)

@@ -24,7 +24,7 @@ from partita.searches.peaks import ERROR, shortened
 from partita.simulator.simulate import simulate
 from tests.captures import capture
 from tests.searches.accelerators import deep, machines
-from tests.small import perceptron
+from tests.small import frozen, layers, perceptron
 
 
 def clocked(plan: Plan, graph: Graph, cluster: Cluster, pace: float = 1.0) -> tuple[int, ...]:
@@ -71,6 +71,15 @@ def test_fewer_microbatches_are_of_the_same_size(text: str, bandwidth: float) ->
     less, smaller, cut = shortened(plan, graph)
     assert less.schedule.microbatches == plan.schedule.microbatches - cut
     assert smaller.global_batch * plan.schedule.microbatches == 192 * less.schedule.microbatches
+
+
+@pytest.mark.parametrize("bandwidth", [1e5, 1e6])
+def test_microbatches_pile_up_behind_a_stage_that_runs_ahead(bandwidth: float) -> None:
+    """Nothing comes back to the first stage, of frozen layers: the more microbatches, the more wait behind it."""
+    graph = replace(frozen(layers(8), "a", "b", "0", "1", "2", "3"), global_batch=96)
+    cluster = machines(4, bandwidth, 10**6)
+    plan = call("one_f_one_b(stages=4,microbatches=16)", graph, cluster)
+    assert fit_of(plan, graph, cluster).used == clocked(plan, graph, cluster)
 
 
 def test_a_model_that_does_not_fit_gets_the_change_that_costs_least() -> None:
