@@ -39,9 +39,10 @@ from partita.wire.codec import SPECS
 SLACK: Final = 0.15  # by which the formula may overrate a peak
 UNDERRATED: Final = (0.02, 0.15)  # by which it underrates a step, and may at the most: none is as fast as it says
 OTHER_RECIPES: Final = ("ps_sync", "pipe_sgd", "local_sgd")  # what the grid has no column for
-# What joins them where `allow` lets it through: recipes as they are, and codecs of gradients that are all-reduced.
+# What joins them where `allow` lets it through: recipes as they are, and codecs of gradients that are all-reduced. Not
+# what takes the steps of another one in the end (post_local_sgd those of local_sgd, eamsgd of easgd).
 DELAYED: Final = ("ps_async", "downpour", "ssp", "softsync", "dynsgd", "dc_asgd")
-CONSENSUS: Final = ("diloco", "d_psgd", "gossip", "ad_psgd", "easgd", "admm")
+CONSENSUS: Final = ("parallel_sgd", "diloco", "d_psgd", "gossip", "ad_psgd", "easgd", "admm")
 OTHER_CLASSES: Final = {"exact": (), "lossy": (), "delayed": DELAYED, "any": (*DELAYED, *CONSENSUS)}
 
 MOST_RANKED: Final = 4096
