@@ -156,11 +156,11 @@ def _fitting(way: _Way, cluster: Cluster, asked: Fit | None = None) -> tuple[Fit
 
 
 def _beyond(least: Fit, graph: Graph, cluster: Cluster) -> str:
-    """How much memory would do, and how many devices like these."""
+    """How much memory would do, and how many devices like these; not where no switch could take more of them."""
     roomy = replace(cluster, root=_roomy(cluster.root, 2 * least.needed))
     enough = fit_of(least.plan, graph, roomy).needed
     words = f"give each device {show_bytes(1.01 * enough)} and use --plan '{least.plan.name}'"
-    for times in LARGER:
+    for times in () if cluster.root.mesh else LARGER:
         root = cluster.root
         larger = replace(cluster, root=replace(root, members=root.members * times, ports=root.ports * times))
         try:

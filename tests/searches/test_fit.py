@@ -173,6 +173,14 @@ def test_more_devices_are_asked_for_where_they_help() -> None:
     assert fit_of(call(text, graph, more), graph, more).fits
 
 
+def test_no_more_devices_are_asked_for_where_there_is_no_switch_for_them() -> None:
+    """Of devices that are wired to each other: how more of them would be is not known."""
+    wired = replace(machines(2, 1e8, 800), root=replace(machines(2, 1e8, 800).root, mesh=((0, 1), (1, 0))))
+    change = fit(deep(16), wired, None).change
+    assert change.startswith("give each device ")
+    assert "or take" not in change
+
+
 def test_frozen_weights_are_held_and_not_summed() -> None:
     """A model of which one layer is trained, as with adapters."""
 
