@@ -6,14 +6,20 @@ The error names the rank and the first bad weight.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import isfinite
+from math import isfinite, isnan
+from typing import Final
 
 import torch
 
 from partita.errors import RunError
-from partita.program.instruction import Space
+from partita.program.instruction import Load, Space
 from partita.runtime.rank import Rank
 from partita.runtime.state import shaped
+
+NOTHING: Final = (
+    ", which are a part of a minibatch: where nothing in a part may count (all labels ignored), a mean over it is nan, "
+    "so let Task.loss return (sum, weight)"
+)
 
 
 def check_loss(rank: Rank, loss: torch.Tensor, step: int) -> None:
@@ -21,9 +27,16 @@ def check_loss(rank: Rank, loss: torch.Tensor, step: int) -> None:
     device."""
     if loss.device.type == "cpu" and not isfinite(loss.item()):
         raise RunError(
-            f"the loss of step {step} is {float(loss)} on rank {rank.rank}; lower the rate, or look at its samples",
+            f"the loss of step {step} is {float(loss)} on rank {rank.rank}; lower the rate, or look at its samples"
+            + (NOTHING if isnan(loss.item()) and _weighs_nothing(rank) else ""),
             rank=rank.rank, step=step,
         )  # fmt: skip
+
+
+def _weighs_nothing(rank: Rank) -> bool:
+    """Whether its loss may be a mean over nothing: a plain mean of a part of a minibatch."""
+    loads = [i.act for i in rank.role.instructions if isinstance(i.act, Load)]
+    return rank.graph.weight is None and any(act.count < rank.program.batch for act in loads)
 
 
 def all_finite(values: torch.Tensor) -> bool:

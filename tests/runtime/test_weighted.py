@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch.utils.data import default_collate
 
+from partita.errors import RunError
 from partita.oracles.check import TOLERANCE, checked
 from partita.program.instruction import Pack, Scale
 from partita.program.program import WEIGHT
@@ -16,7 +17,7 @@ from partita.runs.assembly import train_in_process
 from tests.captures import capture
 from tests.programs import program_by
 from tests.runtime.padded import Sentences, mean, padded
-from tests.small import cluster_of, perceptron
+from tests.small import Numbers, cluster_of, perceptron
 
 PLANS = ("single", "ddp", "ps_sync", "ps_sync(servers=2,own=false)", "pipe_sgd(warmup=1)", "local_sgd(period=2)")
 PIPELINES = (
@@ -113,3 +114,15 @@ def test_the_weight_is_agreed_on_while_backward_goes_on() -> None:
     assert names.index("PW") < names.index("B0")
     assert [i.name for i in role.on("wire")][:2] == ["AW", "A0"]
     assert {a.name for a in role.on_name["W0"].after} == {"A0", "AW"}
+
+
+@pytest.mark.parametrize("plan", ["single", "ddp"])
+def test_where_a_part_may_count_for_nothing_the_way_out_is_told(plan: str) -> None:
+    """A mean over labels of which a rank ignores all is nan; one over a whole minibatch has no other form."""
+    data = Numbers()
+    data.y[:] = -100
+    task, machines = replace(perceptron(), data=data), cluster_of(1 if plan == "single" else 2)
+    graph = capture(task)
+    with pytest.raises(RunError, match="is nan on rank") as caught:
+        train_in_process(task, graph, call(plan, graph, machines), machines, 1)
+    assert ("let Task.loss return (sum, weight)" in str(caught.value)) is (plan == "ddp")
