@@ -48,7 +48,10 @@ WIDE: Final = frozenset((
     "reciprocal", "rsqrt", "sinh", "cosh", "tan", "acos", "asin", "erfinv", "softplus", "logsumexp", "norm",
     "view_as_complex", "view_as_real", "complex", "polar",
 ))  # fmt: skip
-WIDE_KINDS: Final = ("linalg_", "_linalg_", "_fft_", "_cdist_")  # which no kernel computes in a short dtype
+WIDE_KINDS: Final = (  # which processors, or none, have no kernel for in a short dtype, and their backward
+    "linalg_", "_linalg_", "_fft_", "_cdist_", "_pdist_", "avg_pool3d", "_upsample_bilinear2d_aa",
+    "_upsample_bicubic2d_aa", "multi_margin_loss", "multilabel_margin_loss", "special_",
+)  # fmt: skip
 CHOICES: Final = frozenset(
     ("topk", "sort", "argmax", "argmin", "kthvalue", "max", "min")
 )  # by differences that rounding hides
