@@ -34,6 +34,10 @@ SYNCHRONISED: Final = (
     "layer {name!r} is a SyncBatchNorm, and each rank normalises by its own samples here, as BatchNorm does; give it "
     "BatchNorm to have that, or GroupNorm, or use `single`"
 )
+COUNTED: Final = (
+    "layer {name!r} divides a row's gradient by how often the row is looked up (scale_grad_by_freq), which each part "
+    "of a minibatch counts for itself; leave it out, or use `single`"
+)
 DRAWS: Final = (
     "the loss of {name!r} on {count} samples is {means[0]:.4g} while it draws, on {few} of them {means[1]:.4g} and on "
     "the others {means[2]:.4g}: what it draws at random does not lie along its samples (in packed sequences, say), so "
@@ -59,8 +63,8 @@ def hooks_on(task: Task) -> str:
 
 def unlike_its_parts(task: Task, batch: int, seed: int = 0) -> str:
     """A sentence if the loss of the first samples is not the mean of the losses of one and of the rest, or if the model
-    asks for statistics over all ranks, which nobody sums; "" if neither, or if it cannot be computed. It is computed in
-    fp64 and in evaluation mode, so that neither batch statistics nor dropout count."""
+    asks for statistics or counts over all ranks, which nobody sums; "" if neither, or if it cannot be computed. It is
+    computed in fp64 and in evaluation mode, so that neither batch statistics nor dropout count."""
     return _unlike(task, Feed(task, seed), [(0, range(min(SAMPLES, batch)), 0, 1)])
 
 
@@ -88,6 +92,8 @@ def _unlike(
             for name, layer in own.model.named_modules():
                 if isinstance(layer, torch.nn.SyncBatchNorm):
                     return SYNCHRONISED.format(name=name)
+                if getattr(layer, "scale_grad_by_freq", False) is True:
+                    return COUNTED.format(name=name)
             for step, samples, start, count in divided:
                 part, rest = samples[start : start + count], [*samples[:start], *samples[start + count :]]
                 if not part or not rest:

@@ -149,7 +149,10 @@ def check_gradient(name: str, gradient: torch.Tensor | None) -> None:
 def check_unchanged(overwritten: Iterable[str]) -> None:
     """Raises TaskError for parameters that the forward pass changes."""
     for name in sorted(overwritten):
-        raise TaskError(f"the forward pass changes parameter {name!r} in place; keep such state in a buffer")
+        raise TaskError(
+            f"the forward pass changes parameter {name!r} in place; keep such state in a buffer, and bound rows (an "
+            "embedding's max_norm) in forward(), by F.embedding of torch.renorm(weight, 2, 0, bound)"
+        )
 
 
 def hooked(leaf: torch.Tensor, parameter: torch.Tensor) -> torch.Tensor:

@@ -117,6 +117,25 @@ def test_statistics_over_all_ranks_are_told_of() -> None:
     assert checked(task, lambda graph: call("single", graph, machines), machines)["equal"]
 
 
+class Signs(nn.Module):
+    """Rows for the signs of numbers, with gradients by how often they are looked up."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rows, self.last = nn.Embedding(2, 4, scale_grad_by_freq=True), nn.Linear(24, 3)
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return self.last(self.rows((x > 0).long()).flatten(1))
+
+
+def test_gradients_by_counts_in_a_batch_are_told_of() -> None:
+    task, machines = replace(perceptron(), model=Signs), cluster_of(2)
+    found = checked(task, lambda graph: call("ddp", graph, machines), machines)
+    assert not found["equal"]
+    assert "layer 'rows' divides a row's gradient by how often the row is looked up" in found["because"]
+    assert checked(task, lambda graph: call("single", graph, machines), machines)["equal"]
+
+
 @pytest.mark.parametrize(
     ("plan", "parts"), [("single", False), ("single(microbatches=2)", True), ("ddp", True), ("gpipe(stages=2)", True)]
 )
