@@ -14,7 +14,7 @@ from partita.kernels.cards import ANYWHERE, pair_of
 from partita.kernels.site import NOWHERE, Site
 from partita.plan.wire import Codec
 from partita.units import Bytes
-from partita.wire.codec import Settings, settings_of, spec_of
+from partita.wire.codec import SPECS, Settings, settings_of, spec_of
 from partita.wire.offered import pair_offered
 from partita.wire.plugins import Registry
 
@@ -36,9 +36,11 @@ def name_of(kernel: Callable[..., Any]) -> str:
     return getattr(kernel, "__name__", "a kernel")
 
 
-def unfused(encode: Callable[..., torch.Tensor], decode: Callable[..., torch.Tensor]) -> tuple[Any, Any]:
-    """Kernels of a codec that has plain functions only. They raise RunError where these fail, or return what they
-    should not."""
+def unfused(
+    encode: Callable[..., torch.Tensor], decode: Callable[..., torch.Tensor], varies: Callable[[], bool]
+) -> tuple[Any, Any]:
+    """Kernels of a codec that has plain functions only, and `varies` or not. They raise RunError where these fail, or
+    return what they should not."""
 
     def asked(kernel: Callable[..., torch.Tensor], *given: Any) -> torch.Tensor:
         with users_code(f"{name_of(kernel)} of a codec", "mend it", RunError):
@@ -56,11 +58,15 @@ def unfused(encode: Callable[..., torch.Tensor], decode: Callable[..., torch.Ten
 
     def fill(values: torch.Tensor, message: torch.Tensor, settings: Settings, key: int, back: bool) -> int:
         made, most = asked(encode, values, settings, key), message.numel()
-        if made.dtype is not torch.uint8 or made.dim() != 1 or made.numel() > most:
+        least = 0 if varies() else most
+        if made.dtype is not torch.uint8 or made.dim() != 1 or not least <= made.numel() <= most:
             shown = f"{str(made.dtype).removeprefix('torch.')} of shape {list(made.shape)}"
+            allowed = (
+                f"the {most} bytes that the codec's size gives for so many, or set varies=True in its Spec if they vary"
+            )
             raise RunError(
-                f"{name_of(encode)} of a codec returned {shown} for {values.numel()} numbers; return flat uint8, no "
-                f"more than the {most} bytes that the codec's size gives for so many"
+                f"{name_of(encode)} of a codec returned {shown} for {values.numel()} numbers; return flat uint8, "
+                f"{allowed if least else f'{most} bytes at most'}"
             )
         message[: made.numel()] = made
         if back:
@@ -97,7 +103,7 @@ OURS: Final[dict[str, tuple[Encode, Decode]]] = {
 
 def _of_plugin(name: str, pair: Any) -> tuple[Encode, Decode]:
     """The kernels that a plugin's two functions are."""
-    return flat(*unfused(*pair_offered(name, pair)))
+    return flat(*unfused(*pair_offered(name, pair), lambda: SPECS[name].varies))
 
 
 KERNELS: Final[Registry[tuple[Encode, Decode]]] = Registry("KERNELS", OURS, _of_plugin)

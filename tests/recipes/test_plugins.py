@@ -278,7 +278,8 @@ def test_a_plan_of_a_plugin_has_values_of_the_kinds_that_belong_there() -> None:
     ("encode", "decode", "sentence"),
     [
         (lambda v, *_: v.half(), lambda *_: None, "returned float16 of shape [4] for 4 numbers; return flat uint8"),
-        (lambda v, *_: v.view(torch.uint8), lambda *_: None, "no more than the 8 bytes that the codec's size gives"),
+        (lambda v, *_: v.view(torch.uint8), lambda *_: None, "flat uint8, the 8 bytes that the codec's size gives"),
+        (lambda v, *_: v.half().view(torch.uint8)[:4], lambda *_: None, "or set varies=True in its Spec if they vary"),
         (lambda v, *_: 1 / 0, lambda *_: None, "of a codec failed (ZeroDivisionError: division by zero)"),
         (lambda v, *_: v.half().view(torch.uint8), lambda *_: None, "of a codec returned NoneType; return a tensor"),
         (
@@ -291,9 +292,16 @@ def test_a_plan_of_a_plugin_has_values_of_the_kinds_that_belong_there() -> None:
 def test_kernels_of_a_plugin_that_return_what_they_should_not_are_a_sentence(
     encode: Any, decode: Any, sentence: str
 ) -> None:
-    fill, _ = unfused(encode, decode)
+    fill, _ = unfused(encode, decode, lambda: False)
     with pytest.raises(RunError, match=re.escape(sentence)):
         fill(torch.ones(4), torch.zeros(8, dtype=torch.uint8), {}, 0, True)
+
+
+def test_a_codec_that_varies_may_write_less_than_there_is_room_for() -> None:
+    fill, _ = unfused(lambda v, *_: v.half().view(torch.uint8)[:4], lambda m, v, *_: v, lambda: True)
+    assert fill(torch.ones(4), torch.zeros(8, dtype=torch.uint8), {}, 0, False) == 4
+    with pytest.raises(RunError, match="return flat uint8, 2 bytes at most"):
+        fill(torch.ones(4), torch.zeros(2, dtype=torch.uint8), {}, 0, False)
 
 
 def test_a_knob_needs_no_star_before_it() -> None:
