@@ -57,7 +57,7 @@ def unfused(
         return said
 
     def fill(values: torch.Tensor, message: torch.Tensor, settings: Settings, key: int, back: bool) -> int:
-        made, most = asked(encode, values, settings, key), message.numel()
+        made, most = asked(encode, values, settings, key), message.nbytes
         least = 0 if varies() else most
         if made.dtype is not torch.uint8 or made.dim() != 1 or not least <= made.numel() <= most:
             shown = f"{str(made.dtype).removeprefix('torch.')} of shape {list(made.shape)}"
@@ -68,13 +68,13 @@ def unfused(
                 f"{name_of(encode)} of a codec returned {shown} for {values.numel()} numbers; return flat uint8, "
                 f"{allowed if least else f'{most} bytes at most'}"
             )
-        message[: made.numel()] = made
+        message.view(torch.uint8)[: made.numel()] = made
         if back:
             values -= said_by(made, values, settings)
         return made.numel()
 
     def read(message: torch.Tensor, values: torch.Tensor, settings: Settings, add: bool) -> None:
-        said = said_by(message, values, settings)
+        said = said_by(message.view(torch.uint8), values, settings)
         values.copy_(values + said if add else said)
 
     return fill, read

@@ -167,7 +167,9 @@ class Lossy:
             others = []
         for other in others:
             first = first + other
-        return self._handed_on(program, bucket, first.to(next(iter(own.values())).dtype), list(own), step)
+        like = next(iter(own.values()))
+        total = decoded(codec.name, first.view(torch.uint8), like, settings) if sums else first
+        return self._handed_on(program, bucket, total.to(like.dtype), list(own), step)
 
     def _of_parts(
         self, coding: Coding, value: torch.Tensor, ahead: torch.Tensor, worker: int, step: int, place: str

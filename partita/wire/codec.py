@@ -10,6 +10,7 @@ from operator import index
 from typing import Any, Final
 
 from partita.errors import OptionError, PlanError, did_you_mean, users_code
+from partita.graph.tensor import ITEMSIZE
 from partita.plan.wire import PLACES, Codec
 from partita.units import Bytes
 from partita.wire.elias import expected_bits
@@ -238,6 +239,11 @@ def coded_size(codec: Codec, elements: int, item: int) -> Bytes:
         whole = -1
     if whole < 0:
         raise PlanError(f"the size of codec {codec.name} is {size!r} for {elements} numbers; {SIZED}")
+    if spec.sums in ITEMSIZE and whole % ITEMSIZE[spec.sums]:
+        raise PlanError(
+            f"the size of codec {codec.name} is {whole} for {elements} numbers; return a multiple of "
+            f"{ITEMSIZE[spec.sums]}, the bytes of {spec.sums}, in which its messages are summed"
+        )
     return whole
 
 

@@ -75,6 +75,19 @@ def halved(graph, cluster, costs: Costs | None = None, *, codec: str = "halves")
 
 RECIPES = {"halved": halved}
 """
+DOUBLED = """
+import torch
+from partita.wire.codec import Spec
+
+def doubled(values, settings, key):
+    return (2 * values).float().view(torch.uint8)
+
+def half(message, like, settings):
+    return message.clone().view(torch.float32).to(like.dtype) / 2
+
+CODECS = {"doubled": Spec("", lambda elements, item, settings: 4 * elements, sums="float32")}
+KERNELS = {"doubled": (doubled, half)}
+"""
 IMPORTED = """
 import importlib, pkgutil, sys
 import partita
@@ -246,6 +259,14 @@ def test_it_is_planned_simulated_verified_and_trained() -> None:
     assert body["wire"][0] < body["wire"][1]
 
 
+def test_messages_of_a_codec_of_a_plugin_may_be_summed(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(DOUBLED)
+    words = ["-m", "partita", "verify", "tests/small.py:perceptron", "--cluster", "local:2", "--json", "--plan"]
+    for plan in ("ddp(codec=doubled)", "ddp(codec=doubled,collective=ring)", "ddp(codec=doubled(where=hop))"):
+        found = told([*words, plan], str(tmp_path / "mine.py"))
+        assert found.returncode == 0, found.stdout + found.stderr
+
+
 @pytest.mark.slow
 def test_workers_know_them_too(tmp_path: Path) -> None:
     words = ["-m", "partita", "train", "tests/small.py:perceptron", "--cluster", "local:2", "--steps", "6"]
@@ -360,3 +381,10 @@ def test_a_codec_that_is_wrong_leaves_the_others(tmp_path: Path) -> None:
         found = told([*SIMULATE, plan], str(tmp_path / "mine.py"))
         assert found.returncode == 2
         assert json.loads(found.stdout)["error"].endswith(says)
+
+
+def test_a_size_is_a_multiple_of_what_messages_are_summed_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = Spec("a plugin", lambda elements, item, settings: elements + 1, sums="float32")
+    monkeypatch.setitem(SPECS._entries, "odd", spec)
+    with pytest.raises(PlanError, match="is 5 for 4 numbers; return a multiple of 4, the bytes of float32"):
+        coded_size(Codec("odd"), 4, 4)
