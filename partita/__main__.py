@@ -27,8 +27,9 @@ from partita.report.given import check_words, given
 from partita.report.progress import telling
 
 VARIABLES = (
-    "Environment: PARTITA_PLUGINS=FILE.py,MODULE adds recipes and codecs; PARTITA_TRACEBACK=1 shows where an error "
-    "comes from; NO_COLOR=1 means lines instead of a spinner; train obeys torchrun's RANK, WORLD_SIZE and MASTER_ADDR."
+    "Environment: PARTITA_PLUGINS=FILE.py,MODULE adds recipes, codecs and collectives; PARTITA_TRACEBACK=1 shows "
+    "where an error comes from; NO_COLOR=1 means lines instead of a spinner; train obeys torchrun's RANK, WORLD_SIZE "
+    "and MASTER_ADDR."
 )
 app = typer.Typer(
     rich_markup_mode=None, add_completion=False, help="Plan, predict, run and check parallel training.",

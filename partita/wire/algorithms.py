@@ -7,24 +7,26 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import lru_cache
 from math import prod
-from typing import Final
+from typing import Any, Final
 
-from partita.errors import PlanError
+from partita.errors import OptionError, PlanError, ProgramError, users_code
 from partita.plan.wire import Wire
 from partita.program.instruction import Collective, Kind, Space
 from partita.program.program import Program
 from partita.units import Bytes
 from partita.wire.codec import coded_size
 from partita.wire.doubling import binary_blocks, halving_doubling, recursive_doubling
+from partita.wire.interpreter import carried_out
 from partita.wire.layers import butterfly, hierarchical
+from partita.wire.plugins import Registry, shown
 from partita.wire.rings import pairwise, pairwise_scatter, ring, ring_all_gather, ring_reduce_scatter
-from partita.wire.schedule import Schedule, Sparse, even_edges, in_halves, longest
+from partita.wire.schedule import Schedule, Sparse, even_edges, in_halves, longest, schedule
 from partita.wire.trees import tree, tree_broadcast
 
 BACKEND: Final = "backend"
 AUTO: Final = "auto"
 PAIRWISE: Final = "pairwise"
-ALGORITHMS: Final[dict[str, Callable[..., Schedule]]] = {
+OURS: Final[dict[str, Callable[..., Schedule]]] = {
     "ring": ring, "tree": tree, "doubling": recursive_doubling, "halving": halving_doubling, "blocks": binary_blocks,
     "pairwise": pairwise, "hierarchical": hierarchical, "butterfly": butterfly,
 }  # fmt: skip
@@ -34,6 +36,45 @@ STREAMS: Final[dict[str, tuple[str, Sparse]]] = {
     "sparse_split_dense": ("pairwise", Sparse(whole=True)),
     "kylix": ("butterfly", Sparse(maps=True)),
 }  # sums of chosen entries: the schedule that each goes by, and how (SparCML's SSAR and DSAR, CO-09; Kylix, CO-08)
+MOST_ADDED_UP: Final = 64  # ranks among which a plugin's schedule is carried out on numbers before it is used
+
+
+def offered(name: str, make: Any) -> Callable[[int], Schedule]:
+    """A plugin's schedule by the number of ranks, which raises PlanError where it fails or is no all-reduce. Raises
+    OptionError for what is no function, and for a name that is taken."""
+    if name in (BACKEND, AUTO, *STREAMS):
+        raise OptionError("there is one of that name already; rename it")
+    if not callable(make):
+        raise OptionError("give a function of the number of ranks that returns a Schedule")
+
+    def made(ranks: int) -> Schedule:
+        what, mend = f"the collective {name} of a plugin", "it takes the number of ranks and returns a Schedule of them"
+        try:
+            with users_code(what, mend, PlanError):
+                found = make(ranks)
+            if not isinstance(found, Schedule) or found.ranks != ranks or found.parts < 1:
+                raise PlanError(f"{what} returned {shown(found)} for {ranks} ranks; {mend}")
+            schedule(name, ranks, found.parts, [list(step) for step in found.steps])
+        except ProgramError as error:
+            raise PlanError(f"{what} is impossible for {ranks} ranks: {error}; {mend}") from error
+        if ranks <= MOST_ADDED_UP and (short := _short(found)) >= 0:
+            raise PlanError(
+                f"{what} leaves rank {short} of {ranks} without the sum of all; give hops after which each rank has "
+                "each part of every rank added up once"
+            )
+        return found
+
+    return made
+
+
+def _short(found: Schedule) -> int:
+    """The first rank that a schedule leaves without the sum of all; -1 if there is none."""
+    own = [1 << (8 * rank) for rank in range(found.ranks)]  # so that sums say how often each rank is in them
+    ends = carried_out(found, [[value] * found.parts for value in own])
+    return next((rank for rank, parts in enumerate(ends) if any(part != sum(own) for part in parts)), -1)
+
+
+ALGORITHMS: Final[Registry[Callable[..., Schedule]]] = Registry("COLLECTIVES", OURS, offered)
 
 
 @lru_cache(256)

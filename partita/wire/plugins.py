@@ -1,4 +1,4 @@
-"""Recipes and codecs from outside the package: files and modules that PARTITA_PLUGINS names, and entry points.
+"""Recipes, codecs and collectives from outside the package: what PARTITA_PLUGINS names, and entry points.
 
 A plugin is a module with one or more of
 
@@ -7,6 +7,7 @@ A plugin is a module with one or more of
     KERNELS = {"name": (encode, decode)}      a codec's two functions, which import torch when they are called:
                                               encode(values, settings, key) -> a message of bytes
                                               decode(message, like, settings) -> the numbers that it says
+    COLLECTIVES = {"name": function}  an all-reduce for `collective=`: (ranks) -> Schedule, without torch
 
 It may import all of the package: it is loaded when something is first looked up in a `Registry`, and no module of the
 package looks anything up while it is imported.

@@ -17,19 +17,22 @@ import numpy as np
 import pytest
 import torch
 
-from partita.errors import PlanError, RunError
+from partita.errors import OptionError, PlanError, RunError
 from partita.kernels.codecs import unfused
 from partita.plan.plan import Plan
 from partita.plan.wire import Codec
 from partita.recipes.catalogue import Recipe, guarded
+from partita.wire.algorithms import offered
 from partita.wire.codec import SPECS, Spec, coded_size
 from partita.wire.offered import wrong_field
+from partita.wire.rings import ring
+from partita.wire.schedule import Hop, Schedule, schedule
 
 SIMULATE = (
     "-m", "partita", "simulate", "tests/small.py:perceptron", "--cluster", "lab-4x1g", "--costs", "datasheet", "--json",
     "--plan",
 )  # fmt: skip
-EXAMPLES = Path("examples/own_codec.py"), Path("examples/own_recipe.py")
+EXAMPLES = tuple(Path(f"examples/own_{what}.py") for what in ("codec", "recipe", "collective"))
 SCRIPT = """
 import json, torch
 from partita import api
@@ -175,12 +178,12 @@ def installed(place: Path, **modules: str) -> str:
     return str(place)
 
 
-def both() -> str:
+def examples() -> str:
     return ",".join(map(str, EXAMPLES))
 
 
 def test_they_are_listed_beside_the_others() -> None:
-    found = told(["-m", "partita", "recipes", "--json"], both())
+    found = told(["-m", "partita", "recipes", "--json"], examples())
     assert found.returncode == 0, found.stderr
     listed = {recipe["name"]: recipe for recipe in json.loads(found.stdout)["recipes"]}
     assert listed["coded_later"]["group"] == "plugins"
@@ -246,10 +249,20 @@ def test_a_plugin_is_small() -> None:
     assert all(len(path.read_text().splitlines()) <= 60 for path in EXAMPLES)
 
 
+def test_a_collective_is_simulated_and_verified() -> None:
+    found = told([*SIMULATE, "ddp(collective=star,bucket_bytes=1048576)"], examples())
+    assert found.returncode == 0, found.stderr
+    sent = json.loads(found.stdout)["wire_bytes_sent"]
+    assert sent == [3 * sent[1], *[sent[1]] * 3]
+    words = ["-m", "partita", "verify", "tests/small.py:perceptron", "--cluster", "local:3", "--json"]
+    found = told([*words, "--plan", "ddp(collective=star)"], examples())
+    assert found.returncode == 0, found.stdout + found.stderr
+
+
 @pytest.mark.slow
 def test_it_is_planned_simulated_verified_and_trained() -> None:
     """In one process: a codec of a plugin in a recipe of another one."""
-    found = told(["-c", SCRIPT], both())
+    found = told(["-c", SCRIPT], examples())
     assert found.returncode == 0, found.stderr
     body = json.loads(found.stdout.splitlines()[-1])
     assert body["phases"] == [2]
@@ -268,10 +281,10 @@ def test_messages_of_a_codec_of_a_plugin_may_be_summed(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_workers_know_them_too(tmp_path: Path) -> None:
+@pytest.mark.parametrize("plan", ["coded_later(exact=2,codec=scaled_sign)", "ddp(collective=star)"])
+def test_workers_know_them_too(plan: str, tmp_path: Path) -> None:
     words = ["-m", "partita", "train", "tests/small.py:perceptron", "--cluster", "local:2", "--steps", "6"]
-    plan = ["--plan", "coded_later(exact=2,codec=scaled_sign)", "--out", str(tmp_path), "--json"]
-    found = told([*words, *plan], both())
+    found = told([*words, "--plan", plan, "--out", str(tmp_path), "--json"], examples())
     assert found.returncode == 0, found.stderr
     assert json.loads(found.stdout)["steps"] == 6
 
@@ -388,3 +401,26 @@ def test_a_size_is_a_multiple_of_what_messages_are_summed_in(monkeypatch: pytest
     monkeypatch.setitem(SPECS._entries, "odd", spec)
     with pytest.raises(PlanError, match="is 5 for 4 numbers; return a multiple of 4, the bytes of float32"):
         coded_size(Codec("odd"), 4, 4)
+
+
+@pytest.mark.parametrize(("name", "make", "says"), [
+    ("auto", print, "there is one of that name already; rename it"),
+    ("kylix", print, "there is one of that name already; rename it"),
+    ("mine", 5, "give a function of the number of ranks that returns a Schedule"),
+])  # fmt: skip
+def test_what_is_no_collective_is_refused(name: str, make: Any, says: str) -> None:
+    with pytest.raises(OptionError, match=f"^{says}$"):
+        offered(name, make)
+
+
+@pytest.mark.parametrize(("make", "says"), [
+    (lambda ranks: 1 / 0, r"failed \(ZeroDivisionError: division by zero\); it takes the number of ranks"),
+    (lambda ranks: schedule("mine", 3, 1, [[Hop(0, 3, 0, 1, False)]]), "is impossible for 3 ranks: mine: the hop 0"),
+    (lambda ranks: Schedule("mine", 3, 1, ((Hop(0, 1, 0, 2, False),),)), "is impossible for 3 ranks: mine: the hop 0"),
+    (lambda ranks: None, "returned None for 3 ranks; it takes the number of ranks and returns a Schedule of them"),
+    (lambda ranks: ring(2), "returned Schedule for 3 ranks; it takes"),
+    (lambda ranks: schedule("mine", 3, 1, [[Hop(1, 0, 0, 1, True)]]), "leaves rank 0 of 3 without the sum of all"),
+])  # fmt: skip
+def test_a_collective_that_is_no_all_reduce_is_a_sentence(make: Any, says: str) -> None:
+    with pytest.raises(PlanError, match=f"^the collective mine of a plugin {says}"):
+        offered("mine", make)(3)
