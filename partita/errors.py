@@ -68,12 +68,18 @@ class CostError(PartitaError):
 
 
 class RunError(PartitaError):
-    """A run that failed on `rank` in `step`; -1 if not known."""
+    """A run that failed on `rank` in `step`; -1 if not known. `log` is the end of that rank's log."""
 
-    def __init__(self, sentence: str, *, rank: int = -1, step: int = -1) -> None:
+    def __init__(self, sentence: str, *, rank: int = -1, step: int = -1, log: str = "") -> None:
         super().__init__(sentence)
-        self.rank = rank
-        self.step = step
+        self.sentence, self.rank, self.step, self.log = sentence, rank, step, log
+
+    def __str__(self) -> str:
+        return f"{self.sentence.rstrip('.')}; the end of its log:\n{self.log}" if self.log else self.sentence
+
+    def advise(self, words: str) -> None:
+        """Let the sentence end with what can be done, if there are words."""
+        self.sentence = f"{self.sentence.rstrip('.')}; {words}" if words else self.sentence
 
 
 class RunHung(RunError):

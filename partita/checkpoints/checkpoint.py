@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 import shutil
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -21,7 +21,7 @@ from partita.checkpoints.manifest import (
     write_manifest,
 )
 from partita.checkpoints.shard import File, sync
-from partita.errors import InputError
+from partita.errors import InputError, RunError
 from partita.telling import Tell
 from partita.units import Bytes, show_bytes
 
@@ -57,6 +57,16 @@ def going_on(out: str) -> str:
     """Where `--resume` goes on with a run that has ended: at its newest checkpoint; "" where it has none."""
     path = next(committed(out), None) if out else None
     return "" if path is None else f"its newest checkpoint is {path}; --resume goes on from there"
+
+
+@contextmanager
+def advising(out: str) -> Iterator[None]:
+    """A context in which the error of a run that fails ends with where it goes on."""
+    try:
+        yield
+    except RunError as error:
+        error.advise(going_on(out))
+        raise
 
 
 def stopped_at(step: int, out: str) -> str:

@@ -130,7 +130,7 @@ def run_comparison(
                     result = now.measure(plans[text], steps=steps, evaluate=evaluate and turn == 0)
                     runs[text] = runs[text].followed(before, result)
                 if text in failed:
-                    runs[text] = PlanRun(programs[text].semantics, error=_said(failed[text]))
+                    runs[text] = PlanRun(programs[text].semantics, error=failed[text].sentence)
                     if len(failed) == len(plans):
                         raise failed[next(iter(plans))]
                     tell(f"{text} failed; starting workers again for the other plans")
@@ -140,15 +140,11 @@ def run_comparison(
                 runs[text] = replace(runs[text], over=points(sweep(plans[text], costs, tuple(bandwidths))))
             with workers.attempt(text, unmeasured) as now:
                 runs[text] = replace(runs[text], memory=now.memory(plans[text]))
-    notes += [f"the memory of {text} could not be measured: {_said(error)}" for text, error in unmeasured.items()]
+    notes += [f"the memory of {text} could not be measured: {error.sentence}" for text, error in unmeasured.items()]
     paid = [break_even_of(plan, costs) for plan in plans.values()] if cluster.size <= MOST_RANKS else []
     divided = any(map(divides, programs.values()))
     unlike = unlike_its_parts(task, graph.batch, seed) if divided else ""
     return ComparisonRun(runs, (*notes, *([unlike] if unlike else ()), *(str(one) for one in paid if one)))
-
-
-def _said(error: RunError) -> str:
-    return str(error).partition("; the end of its log")[0]
 
 
 def measured_plans(rehearsal: Rehearsal, drafts: Mapping[str, Plan], again: Again) -> tuple[dict[str, Plan], Costs]:

@@ -39,18 +39,19 @@ def likely_cause(failures: Sequence[WorkerFailure]) -> WorkerFailure:
 def death_of(lab: Lab, worker: Worker) -> WorkerFailure:
     """The death of a worker that still owed an answer."""
     code = worker.process.wait()
-    how, who = f"ended with exit code {code}", ""
+    how, who = f"ended with exit code {code}", "; something that it called left, look for exit in the task's code"
     if code == 0:
         how = "left without an answer, exit code 0"
     elif code < 0:
-        how = f"was killed by {_signal(-code)}"
+        how, who = f"was killed by {_signal(-code)}", ""
         if lab.killed_for_memory(worker.rank):
             limit, peak = lab.cluster.devices[worker.rank].memory, lab.memory_peak(worker.rank)
             how += f", out of memory (limit {show_bytes(limit)}, peak {show_bytes(peak)})"
         elif -code == signal.SIGKILL:
             who = "; another process did, or the kernel where memory ran out (dmesg tells)"
-    sentence = f"rank {worker.rank} {how}{_after(worker)}{_words(worker)}{who}"
-    return WorkerFailure(RunError(sentence, rank=worker.rank, step=worker.step), time.monotonic(), True)
+    sentence = f"rank {worker.rank} {how}{_after(worker)}{who}"
+    error = RunError(sentence, rank=worker.rank, step=worker.step, log=worker.tail())
+    return WorkerFailure(error, time.monotonic(), True)
 
 
 def reported_by(worker: Worker, message: dict[str, Any]) -> WorkerFailure:
@@ -58,10 +59,11 @@ def reported_by(worker: Worker, message: dict[str, Any]) -> WorkerFailure:
     rank, step = message.get("rank", worker.rank), message.get("step", worker.step)
     kind = RunHung if message.get("exit") == RunHung.exit_code else RunError
     sentence = f"rank {worker.rank}{_after(worker)}: {message['error']}"
+    error = kind(sentence, rank=rank, step=step)
     if message.get("logged"):
         shown = os.environ.get("PARTITA_TRACEBACK") == "1"
-        sentence = sentence.rstrip(".") + (_words(worker) if shown else "; PARTITA_TRACEBACK=1 shows where")
-    error = kind(sentence, rank=rank, step=step)
+        error.log = worker.tail() if shown else ""
+        error.advise("" if shown else "PARTITA_TRACEBACK=1 shows where")
     if message.get("exit", PartitaError.exit_code) != kind.exit_code:
         error.exit_code = message["exit"]
     return WorkerFailure(error, time.monotonic(), False)
@@ -110,11 +112,6 @@ def _words_of(worker: Worker) -> str:
 
 def _after(worker: Worker) -> str:
     return f" after step {worker.step}" if worker.step >= 0 else ""
-
-
-def _words(worker: Worker) -> str:
-    tail = worker.tail()
-    return f"; the end of its log:\n{tail}" if tail else ""
 
 
 def _signal(number: int) -> str:

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import torch
 
-from partita.checkpoints.checkpoint import SavePolicy, stopped_at
+from partita.checkpoints.checkpoint import SavePolicy, advising, stopped_at
 from partita.cluster.cluster import Cluster
 from partita.cluster.writing import write_cluster
 from partita.cost.cache import cache_place, read_cache, write_cache
@@ -271,7 +271,8 @@ class Rehearsal:
         self.monitor = Monitor(last_program(self.graph, plan, self.cluster), self.cluster)
         with forwarding(self.group.workers, wanted=bool(keep.out)) as heard:
             try:
-                result = self._run(plan, steps, min(3, max(steps - since - 1, 0)), spare, **order)
+                with advising(keep.out):
+                    result = self._run(plan, steps, min(3, max(steps - since - 1, 0)), spare, **order)
                 for sentence in self.monitor.at_end(result.timeline):
                     note(sentence)
                 return result

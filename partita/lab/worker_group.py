@@ -162,7 +162,7 @@ class WorkerGroup:
     def _do_without(self, worker: Worker, on_event: OnEvent) -> None:
         """Go on without a worker that has died; it is started again if it may be."""
         rank, again = worker.rank, self.spares.dies(worker.rank)
-        sentence = str(death_of(self.lab, worker).error).partition("; the end of its log")[0]
+        sentence = death_of(self.lab, worker).error.sentence
         left = (
             "another of its chain plays its part"
             if self.spares.successors(rank)

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import torch.distributed as dist
 
-from partita.checkpoints.checkpoint import SavedCheckpoint, stopped_at
+from partita.checkpoints.checkpoint import SavedCheckpoint, advising, stopped_at
 from partita.cluster.cluster import Cluster
 from partita.cluster.interfaces import check_interface
 from partita.errors import InputError, OptionError, RunStopped
@@ -129,7 +129,7 @@ def train_rank(task: Task, asked: Training) -> RunResult | None:
             if progress := progress_of(event, plan.name, steps):
                 asked.tell(progress)
 
-        with session.together():  # the first computes the held-out loss
+        with advising("" if rank else keep.out), session.together():  # the first computes the held-out loss
             report = run(session, job, hear)
         reports = gather(report, rank, world)
         if dist.is_initialized():

@@ -25,7 +25,7 @@ from tests.api.factory import trained
 from tests.priced import priced
 from tests.report.timelines import measured
 
-LOG = "rank 1 was killed by SIGSEGV after step 3; the end of its log:\na long story"
+DIED = RunError("rank 1 was killed by SIGSEGV after step 3", log="a long story")
 
 
 class Workers(Rehearsal):
@@ -109,7 +109,7 @@ def test_a_neighbour_who_works_for_a_moment_does_not_count(monkeypatch: pytest.M
 
 
 def test_a_plan_whose_run_fails_does_not_take_the_others_along(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = compared(monkeypatch, zero1=RunError(LOG))
+    found = compared(monkeypatch, zero1=DIED)
     assert [row.plan for row in found.rows] == ["ddp", "zero1", "local_sgd"]
     assert [row.error for row in found.rows] == ["", "rank 1 was killed by SIGSEGV after step 3", ""]
     assert [row.measured.n for row in found.rows if row.measured] == [2, 2]
@@ -118,7 +118,7 @@ def test_a_plan_whose_run_fails_does_not_take_the_others_along(monkeypatch: pyte
 
 def test_a_plan_whose_memory_cannot_be_measured_keeps_its_times(monkeypatch: pytest.MonkeyPatch) -> None:
     """A note says so, and the memory of the others is measured by other workers."""
-    found = compared(monkeypatch, forget={"zero1": RunError(LOG)})
+    found = compared(monkeypatch, forget={"zero1": DIED})
     assert [(row.error, row.measured.n, row.measured.memory) for row in found.rows if row.measured] == [
         ("", 2, (7, 7)), ("", 2, ()), ("", 2, (7, 7)),
     ]  # fmt: skip

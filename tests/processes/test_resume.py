@@ -101,6 +101,8 @@ class Drill:
         rank = where.partition(":")[0]
         assert code == 3, (where, body)
         assert f"rank {rank} was killed by SIGKILL" in body["error"]
+        for path in [*committed(out)][:1]:
+            assert body["error"].endswith(f"; its newest checkpoint is {path}; --resume goes on from there")
         code, body = train(plan, out, resume=True, crews=crews)
         assert code == 0, (where, body)
         assert (weights(out), losses(body)) == self.unbroken(plan), where
@@ -207,8 +209,11 @@ def test_a_run_all_of_whose_ranks_die_goes_on(drill: Drill, tmp_path: Path) -> N
     finally:
         begun.kill()
     assert begun.returncode == 3
-    assert re.match(r"rank \d was killed by SIGKILL", json.loads(said)["error"])
     found = max(int(path.parent.name.partition("-")[2]) for path in out.glob("checkpoints/*/manifest.json"))
+    where = f"; its newest checkpoint is {out}/checkpoints/step-{found}; --resume goes on from there"
+    error = json.loads(said)["error"]
+    assert re.match(r"rank \d was killed by SIGKILL", error)
+    assert where in error
     code, body = train(plan, out, resume=True, steps=found + EVERY)
     assert code == 0, body
     assert f"going on from step {found} of" in body["notes"][0]
