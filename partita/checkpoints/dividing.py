@@ -27,14 +27,14 @@ def restored(
 ) -> None:
     """Load a checkpoint into the newly made state of a rank."""
     if not (state.owned and saved.manifest.flying):
-        restore(saved, graph, program, rank, state, device)
+        restore(saved, task, graph, program, rank, state, device)
         state.together()
         return
     plain = replace(program, buckets=tuple(replace(bucket, shares=None) for bucket in program.buckets))
     specs = {p.name: p.tensor.at(1) for p in graph.parameters} | {b.name: b.tensor.at(1) for b in graph.buffers}
     values = {name: _zeros(spec) for name, spec in specs.items()}
     whole = make_state(graph, plain, plain.role_of[rank], task, values, device, rank)
-    restore(saved, graph, plain, rank, whole, device)
+    restore(saved, task, graph, plain, rank, whole, device)
     own = {piece.parameter for name in state.owned for piece in program.bucket[name].pieces}
     for name, leaf in state.leaves.items():
         if name not in own:

@@ -57,6 +57,7 @@ class Manifest:
 
     The last `flying` gradients of a program that goes on for `lag` rounds after the last one are not applied yet, or
     changes of weights: `flies` says what, "" that it is not known; `seconds` is how long the run took so far.
+    `settings` are those that the optimizer began with, as `settings.settings_of` writes them.
     """
 
     step: int
@@ -70,6 +71,7 @@ class Manifest:
     torch: str = torch.__version__
     files: tuple[File, ...] = ()
     flies: str = ""
+    settings: Any = ()
 
 
 def identity_of(graph: Graph, seed: int, update: Rules) -> Identity:
@@ -84,11 +86,14 @@ def identity_of(graph: Graph, seed: int, update: Rules) -> Identity:
 
 
 def written(
-    plan: Plan, program: Program, step: int, flying: int, seconds: Seconds, keyed: bool, identity: Identity
-) -> Manifest:
+    plan: Plan, program: Program, step: int, flying: int, seconds: Seconds, keyed: bool, identity: Identity,
+    settings: Any = (),
+) -> Manifest:  # fmt: skip
     """The manifest of a checkpoint of a plan after `step` steps; its files are named later."""
     text, flies = write_plan(plan), flies_of(program)
-    return Manifest(step, text, program.size, program.drain, flying, seconds, keyed, identity, flies=flies)
+    return Manifest(
+        step, text, program.size, program.drain, flying, seconds, keyed, identity, flies=flies, settings=settings
+    )
 
 
 def flies_of(program: Program) -> str:

@@ -13,12 +13,13 @@ that the new plan does not have in the same form is converted:
   so that their sum is preserved.
 - What a server has of contributions (their number, those that have made no step yet, squares) is loaded where one
   serves in the same way.
+- Settings of the optimizer go on, but for those that the task itself has changed (`settings`).
 - Random generators continue on ranks that existed before.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from math import inf
@@ -32,6 +33,7 @@ from partita.checkpoints.entry import ALIKE, Entry
 from partita.checkpoints.holding import Copies, copies_of, keepers_of, workers_of
 from partita.checkpoints.lookup import copy_for, factor_of, rows_of, value_of
 from partita.checkpoints.manifest import Manifest, flies_of, read_manifest
+from partita.checkpoints.settings import Change, changed
 from partita.checkpoints.shard import Contents
 from partita.errors import InputError
 from partita.graph.graph import Graph
@@ -46,6 +48,7 @@ from partita.runtime.owned import Part
 from partita.runtime.rules import load_schedule
 from partita.runtime.scaler import norm_of
 from partita.runtime.state import State, counted, rows, shaped
+from partita.task import Task
 
 
 @dataclass(frozen=True)
@@ -68,13 +71,16 @@ def open_checkpoint(path: Path) -> Checkpoint:
     return Checkpoint(manifest, Contents(path / file.name for file in manifest.files))
 
 
-def restore(saved: Checkpoint, graph: Graph, program: Program, rank: int, state: State, device: str) -> None:
+def restore(
+    saved: Checkpoint, task: Task, graph: Graph, program: Program, rank: int, state: State, device: str
+) -> None:  # fmt: skip
     """Load a checkpoint into the newly made `state` of `rank`. Raises InputError if it lacks weights or parts of
     state."""
     contents, copies = saved.contents, copies_of(program)
+    changes = changes_since(saved, task, graph, program)
     for bucket in (b for b in program.trained if b.name in state.views):
         _weights(contents, bucket, state, copies[bucket.name], rank)
-        _optimizer(contents, bucket, state, copies[bucket.name], rank)
+        _optimizer(contents, bucket, state, copies[bucket.name], rank, changes)
     _scale(saved, program, state)
     if saved.manifest.flying and not saved.flying(program):
         _apply(contents, graph, program, state, saved.manifest.flying)
@@ -91,6 +97,11 @@ def restore(saved: Checkpoint, graph: Graph, program: Program, rank: int, state:
     if rank in contents.ranks("random", detail="torch"):
         own = (d for d in contents.details("random", "") if rank in contents.ranks("random", detail=d))
         set_random_states({d: contents.tensor(Entry("random", detail=d, rank=rank)) for d in own}, device)
+
+
+def changes_since(saved: Checkpoint, task: Task, graph: Graph, program: Program) -> dict[str, list[Change]]:
+    """Weight -> the settings of its optimizer that the task has changed since the run of a checkpoint began."""
+    return changed(saved.manifest.settings, saved.contents, task, graph, program.update)
 
 
 def lost(saved: Checkpoint, program: Program) -> list[str]:
@@ -135,7 +146,9 @@ def _weights(contents: Contents, bucket: Bucket, state: State, copies: Copies, r
     state.round(bucket.name)
 
 
-def _optimizer(contents: Contents, bucket: Bucket, state: State, copies: Copies, rank: int) -> None:
+def _optimizer(
+    contents: Contents, bucket: Bucket, state: State, copies: Copies, rank: int, changes: Mapping[str, list[Change]]
+) -> None:  # fmt: skip
     if bucket.name not in state.optimizer:
         return
     optimizer, parts = state.optimizer[bucket.name], state.parts(bucket)
@@ -155,7 +168,8 @@ def _optimizer(contents: Contents, bucket: Bucket, state: State, copies: Copies,
             optimizer.state[view] = own
     for group in (one for one in optimizer.param_groups if one["params"]):
         index = next(i for i, view in enumerate(state.views[bucket.name]) if view is group["params"][0])
-        group.update(value_of(contents, "settings", parts[index], "", rank, wanted) or {})
+        own = {one.name: one.now for one in changes.get(parts[index].parameter, ()) if not one.moved}
+        group.update((value_of(contents, "settings", parts[index], "", rank, wanted) or {}) | own)
     state.arrange(bucket.name)
     if bucket.name in state.schedule and (kept := contents.values.get(Entry("schedule"))):
         load_schedule(state.schedule[bucket.name], kept)

@@ -15,6 +15,7 @@ from partita.checkpoints.holding import held
 from partita.checkpoints.manifest import Identity, identity_of, written
 from partita.checkpoints.restore import Checkpoint
 from partita.checkpoints.saving import save_shards
+from partita.checkpoints.settings import settings_of
 from partita.cluster.cluster import Cluster
 from partita.errors import TaskError
 from partita.graph.batch import substitute
@@ -137,7 +138,8 @@ def train_in_process(
             summed = losses | totals(row for rank in ranks for row in loss_rows(rank))
             if keep and interval.keep:
                 identity = identity_of(graph, seed, plan.update)
-                _keep(keep, ranks, plan, interval, identity, sorted(summed.items()), keyed)
+                own = settings_of(task, graph, program.update)
+                _keep(keep, ranks, plan, interval, identity, sorted(summed.items()), keyed, own)
         losses = summed
     reunited(parts[-1].program, states)
     return states, losses
@@ -145,14 +147,14 @@ def train_in_process(
 
 def _keep(
     keep: SavePolicy, ranks: list[Rank], plan: Plan, interval: Interval, identity: Identity,
-    losses: list[tuple[int, float]], keyed: bool,
+    losses: list[tuple[int, float]], keyed: bool, own: Any,
 ) -> None:  # fmt: skip
     """A checkpoint after an interval."""
     program, rows = ranks[0].program, [(at, 0.0, loss, 0.0) for at, loss in losses]
     flying = 0 if interval.drain else min(interval.stop, program.drain)
     shards = [held(rank, interval.stop, flying, rows if rank is ranks[0] else []) for rank in ranks]
     step = ranks[0].step(interval.stop, 0)
-    save_shards(shards, keep, written(plan, program, step, flying, 0.0, keyed, identity))
+    save_shards(shards, keep, written(plan, program, step, flying, 0.0, keyed, identity, own))
 
 
 def carry_over(

@@ -15,8 +15,9 @@ import psutil
 from partita.checkpoints.checkpoint import SavePolicy, place_of
 from partita.checkpoints.holding import Losses, held
 from partita.checkpoints.manifest import identity_of, written
-from partita.checkpoints.restore import Checkpoint, lost, open_checkpoint
+from partita.checkpoints.restore import Checkpoint, changes_since, lost, open_checkpoint
 from partita.checkpoints.saving import save_together
+from partita.checkpoints.settings import sentences, settings_of
 from partita.errors import RunError
 from partita.plan.plan import Plan
 from partita.program.absence import entered
@@ -141,6 +142,8 @@ class Execution:
             self.earlier = losses_of(saved)
             for sentence in lost(saved, leg.program):
                 self.report({"note": f"{leg.program.name} goes on from another plan: {sentence}"})
+            for sentence in sentences(changes_since(saved, self.session.task, self.session.graph, leg.program)):
+                self.report({"note": sentence})
         set_aside()
         reporter = Reporter(rank, flying + leg.rounds - self.job.record, self.report)
         if self.session.world > 1 and not self.step and not self.job.back:
@@ -211,7 +214,8 @@ class Execution:
         shard = held(rank, round, flying, self.earlier + losses)
         seconds = time.perf_counter() - self.begun
         identity = identity_of(self.session.graph, self.session.seed, self.job.plan.update)
-        manifest = written(self.job.plan, rank.program, self.step, flying, seconds, self.job.keyed, identity)
+        own = settings_of(self.session.task, self.session.graph, rank.program.update)
+        manifest = written(self.job.plan, rank.program, self.step, flying, seconds, self.job.keyed, identity, own)
         policy = SavePolicy(self.job.out, self.job.every, self.job.keep)
         writing = partial(at_work, self.report, {"saving": self.step})
         failed = save_together(shard, policy, manifest, rank.rank, writing)

@@ -175,11 +175,35 @@ def whole_groups(task: Task, graph: Graph) -> Groups:
 
 def _fake_groups(task: Task, graph: Graph) -> Groups:
     with FakeTensorMode():
-        weights = {}
-        for p in graph.trainable:
-            sizes = [dim_at(size, 1) for size in p.tensor.shape]
-            weights[p.name] = torch.nn.Parameter(torch.empty(sizes, dtype=getattr(torch, p.tensor.dtype)))
-        return groups_among(task, weights)
+        return groups_among(task, _weights_like(graph))
+
+
+def _weights_like(graph: Graph) -> dict[str, torch.Tensor]:
+    weights: dict[str, torch.Tensor] = {}
+    for p in graph.trainable:
+        sizes = [dim_at(size, 1) for size in p.tensor.shape]
+        weights[p.name] = torch.nn.Parameter(torch.empty(sizes, dtype=getattr(torch, p.tensor.dtype)))
+    return weights
+
+
+def first_settings(task: Task, graph: Graph, update: Update) -> Groups:
+    """The settings with which a run's optimizer begins, but for those that are tensors, and the names of the weights
+    that they are for."""
+    return graph.once(("settings", task.optimizer, update), partial(_first_settings, task, graph, update))
+
+
+def _first_settings(task: Task, graph: Graph, update: Update) -> Groups:
+    with FakeTensorMode():
+        weights = _weights_like(graph)
+        groups = optimizer_of(task, update, weights.values()).param_groups
+        names = {id(weight): name for name, weight in weights.items()}
+        return [
+            (
+                {k: v for k, v in group.items() if k != "params" and not isinstance(v, torch.Tensor)},
+                [names[id(weight)] for weight in group["params"]],
+            )
+            for group in groups
+        ]
 
 
 def step_at_rate(optimizer: torch.optim.Optimizer, update: Update, at: int = -1, share: float = 1.0) -> None:

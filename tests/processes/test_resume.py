@@ -252,12 +252,12 @@ def test_a_step_is_not_saved_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     again."""
     graph, failures = two_layers(), ["no space", "", "never asked"]
     plan = call("ddp", graph, cluster_of(2))
-    for name in ("held", "identity_of", "written"):
+    for name in ("held", "identity_of", "settings_of", "written"):
         monkeypatch.setattr(execution, name, lambda *given: None)
     monkeypatch.setattr(execution, "save_together", lambda *given: failures.pop(0))
     monkeypatch.setattr(execution.Execution, "_hold_together", lambda self, rank: None)
-    heard, rank = list[dict[str, Any]](), Mock(spec=Rank, rank=0, program=None)
-    session, job = Mock(spec=Session, graph=graph, seed=0), Job(plan, 4, out=str(tmp_path))
+    heard, rank = list[dict[str, Any]](), Mock(spec=Rank, rank=0, program=Mock())
+    session, job = Mock(spec=Session, task=None, graph=graph, seed=0), Job(plan, 4, out=str(tmp_path))
     going = execution.Execution(session, job, heard.append, None, 0.0, step=2)
     for _ in range(3):
         going._keep(rank, 2, 0)
