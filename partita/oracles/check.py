@@ -32,8 +32,8 @@ from partita.task import Task
 from partita.telling import Tell, quiet
 from partita.tracing.capture import capture
 from partita.tracing.draws import sample_dims
-from partita.tracing.hidden_inputs import changing, follows_python_random
 from partita.tracing.kept import loss_in, put_back
+from partita.tracing.successive import changing, follows_python_random
 from partita.tracing.trace import elements_of
 from partita.units import show_bytes
 
@@ -144,7 +144,7 @@ def _explained(
 ) -> str:  # fmt: skip
     """Why weights are not equal, if it is known: `gaps` apart from the serial training to `straight`, which `serially`
     repeats, also from weights a rounding away. `whole`: a step changes no buffers."""
-    if why := changing(task, ("loss",)):
+    if why := changing(task):
         return why
     if follows_python_random(task):
         return (

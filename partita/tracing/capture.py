@@ -29,6 +29,7 @@ from partita.tracing.momentum import with_momentum
 from partita.tracing.opaque import opaque_graph
 from partita.tracing.optimizer import optimizer_spec, state_of_shapes
 from partita.tracing.prepare import build_batch, flatten
+from partita.tracing.successive import changing
 from partita.tracing.trace import trace_step
 from partita.tracing.unify import Unlike, unify
 
@@ -53,6 +54,8 @@ def capture(task: Task, *, batch: int | None = None, precision: str | None = Non
 
 def _captured(task: Task, batch: int, precision: str, symbolic: bool) -> Graph:
     optimizer, why = optimizer_spec(task, precision), Exception()
+    if changes := changing(task):  # asked before a trace has made any step
+        return _opaque(task, batch, precision, optimizer, CaptureError(changes))
     for real in (False, True):
         try:
             return _traced(task, batch, precision, optimizer, symbolic, real=real)

@@ -18,14 +18,8 @@ from partita.errors import CaptureError, PartitaError, first_line
 from partita.task import Task
 from partita.tracing.calls import AtenCall
 from partita.tracing.fused import Fused
-from partita.tracing.hidden_inputs import (
-    Varying,
-    check_own_values,
-    check_python_random,
-    python_random_state,
-    seen_through,
-)
-from partita.tracing.kept import own_values, put_back
+from partita.tracing.hidden_inputs import Varying, seen_through
+from partita.tracing.kept import put_back
 from partita.tracing.known import NeedsData
 from partita.tracing.prepare import (
     Rest,
@@ -40,6 +34,7 @@ from partita.tracing.prepare import (
 )
 from partita.tracing.promote import Promoted
 from partita.tracing.record import ModuleStack, Recorder
+from partita.tracing.successive import check_python_random, python_random_state
 
 FEW = 8  # samples that are looked at for themselves, all over the data
 
@@ -103,11 +98,11 @@ def trace_step(task: Task, batch: int, precision: str, *, real: bool, unknown: f
         for name in trainable:
             hooked(leaves[name].requires_grad_(), named[name])
         given = rest.batch([FunctionalTensor.to_functional(t) for t in inputs])
-        fake.places, before = places, own_values(task, model)
+        fake.places = places
         with stateless._reparametrize_module(model, leaves, tie_weights=True), Fused(), Unchecked():
             state = python_random_state()
             loss, weight = split_loss(task, task.loss(model, given))
-            drawn, moved = python_random_state() != state, own_values(task, model) != before
+            drawn = python_random_state() != state
             changed = {n: b for n, b in model.named_buffers() if n in buffers and isinstance(b, FunctionalTensor)}
             with _disable_current_modes():
                 tangent = fake.from_tensor(torch.ones((), dtype=loss.dtype))
@@ -128,8 +123,6 @@ def trace_step(task: Task, batch: int, precision: str, *, real: bool, unknown: f
         return trace_step(task, batch, precision, real=real, unknown=known)
     if drawn:
         check_python_random(task)
-    if moved:
-        check_own_values(task)
     return made
 
 

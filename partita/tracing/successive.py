@@ -1,0 +1,176 @@
+"""Whether a step that is made again on the same batch is the same step: whether it calls the same operators with the
+same numbers, and reads nothing that the step before has left but in buffers.
+
+A trace holds what the step was once. Where the next one is another, whatever keeps what changes (a counter of the
+model, of a helper of the loss, an iterator), the trace ends with a CaptureError that says so, and the model is captured
+as one operator, which is the user's own module.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Final, TypeVar
+
+import numpy
+import torch
+from torch import nn
+from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from partita.errors import CaptureError
+from partita.task import Task
+from partita.tracing.hidden_inputs import seen_through
+from partita.tracing.kept import kept, own_values, put_back
+from partita.tracing.prepare import build_batch, checked_model, flatten
+
+THROWS: Final = 8
+T = TypeVar("T")
+
+
+@dataclass
+class Step:
+    """What a step called: operators, each with its plain numbers; `left` are storages that one before made and it
+    read."""
+
+    calls: list[tuple[str, list[Any]]] = field(default_factory=list)
+    left: set[int] = field(default_factory=set)
+
+
+class Watching(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Records a Step after one that made the storages `before`. Weak references keep the numbers of those `made`."""
+
+    def __init__(self, before: Iterable[int]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.step, self.before, self.made = Step(), frozenset(before), dict[int, StorageWeakRef]()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        given = tree_leaves((args, kwargs))
+        numbers = [leaf if leaf == leaf else "nan" for leaf in given if isinstance(leaf, int | float)]
+        self.step.calls.append((str(func), numbers))
+        read = _storages(given)
+        self.step.left |= read.keys() & self.before
+        result = func(*args, **(kwargs or {}))
+        for number, storage in _storages(tree_leaves(result)).items():
+            if number not in read and number not in self.made:
+                self.made[number] = StorageWeakRef(storage)  # type: ignore[no-untyped-call]
+        return result
+
+
+def changing(task: Task) -> str:
+    """A sentence if the step changes from call to call on the same batch (and not only after the first, as one that
+    fills a cache does), or if numbers that the model or the loss keeps do; else ""."""
+    why = _asked(task, lambda started: started.again() and started.again())
+    return f"the step changes from call to call: {why}" if why else ""
+
+
+@dataclass
+class Started:
+    """A model, a step of it that can be made again and again, and the last one, with the storages that it made. Each
+    starts from the buffers of the first: what changes in these is known."""
+
+    task: Task
+    model: nn.Module
+    once: Callable[[], Any]
+    made: dict[int, StorageWeakRef] = field(default_factory=dict)
+    last: Step = field(default_factory=Step)
+
+    def watched(self, seed: int = 0) -> Step:
+        """The next step, with Python's and NumPy's random numbers by `seed` and torch's as ever."""
+        random.seed(seed)
+        numpy.random.seed(seed)
+        torch.default_generator.manual_seed(0)
+        before = [(buffer, buffer._version, buffer.clone()) for buffer in self.model.buffers()]
+        watching = Watching(self.made)
+        with watching:
+            self.once()
+        with torch.no_grad():
+            for buffer, version, value in before:
+                if buffer._version != version:
+                    buffer.copy_(value)
+        self.made = watching.made
+        for number in _storages(self.model.buffers()):
+            self.made.pop(number, None)
+        return watching.step
+
+    def again(self) -> str:
+        """In which way the next step is another one than the last; "" if it is the same."""
+        one, before, places = self.last, own_values(self.task, self.model), kept(self.task, self.model)
+        two = self.last = self.watched()
+        after, tensors = own_values(self.task, self.model), kept(self.task, self.model)
+        still = (key for key in after if not isinstance(tensors[key].value, torch.Tensor))
+        found = next((key for key in still if before.get(key) != after[key]), None)
+        found = found or next((key for key in places if _storages([places[key].value]).keys() & two.left), None)
+        if found:
+            who, name = found
+            place = "no buffer" if who == "model" else "no buffer of the model"
+            return (
+                f"the {who} changes {name!r} in every step, which is {place}; keep what the next step depends on in one"
+            )
+        if two.left:
+            return "it reads a tensor that the one before made, which is no buffer; keep it in a buffer of the model"
+        if one.calls != two.calls:
+            return "it calls other operators, or with other numbers; keep what it depends on in a buffer of the model"
+        return ""
+
+
+def _asked(task: Task, ask: Callable[[Started], T]) -> T | None:
+    """What `ask` finds of a model that made a step, None if it cannot run so: on fake tensors, or on real ones if it
+    looks at what is in them. In the precision in which it is built: fake weights cannot always be cast."""
+    modes = (FakeTensorMode(allow_non_fake_inputs=True), None)
+    with _undisturbed(), suppress(Exception):  # what cannot run so was traced all the same
+        tensors, rest = flatten(build_batch(task, range(min(2, len(task.data))), task.precision))
+        for mode in modes:
+            with put_back(task), mode or nullcontext(), seen_through(), suppress(DataDependentOutputException):
+                model = checked_model(task)
+                own = next((p.dtype for p in model.parameters() if p.is_floating_point()), None)
+                given = [tensor.to(own) if own and tensor.is_floating_point() else tensor for tensor in tensors]
+                batch = rest.batch([mode.from_tensor(tensor) if mode else tensor for tensor in given])
+                started = Started(task, model, partial(task.loss, model, batch))
+                started.last = started.watched()
+                return ask(started)
+    return None
+
+
+def _storages(values: Iterable[Any]) -> dict[int, torch.UntypedStorage]:
+    """The memory of each dense tensor, by number."""
+    dense = (value for value in values if isinstance(value, torch.Tensor) and value.layout is torch.strided)
+    return {storage._cdata: storage for storage in (tensor.untyped_storage() for tensor in dense)}
+
+
+def python_random_state() -> Any:
+    """The states of Python's and NumPy's random generators."""
+    return random.getstate(), repr(numpy.random.get_state())
+
+
+def check_python_random(task: Task) -> None:
+    """Raises CaptureError if the step depends on Python's or NumPy's random numbers; drawing some is allowed."""
+    if follows_python_random(task):
+        raise CaptureError(
+            "the step follows Python's or NumPy's random numbers, once for all steps if it were traced; draw with "
+            "torch, as tensors"
+        )
+
+
+def follows_python_random(task: Task) -> bool:
+    """Whether what a step that is steady otherwise calls, and with which numbers, depends on Python's or NumPy's random
+    numbers."""
+    steps = _asked(task, lambda started: [started.watched(seed).calls for seed in range(THROWS)]) or []
+    return any(step != steps[0] for step in steps)
+
+
+@contextmanager
+def _undisturbed() -> Iterator[None]:
+    """A context after which random generators are as they were before."""
+    before = random.getstate(), numpy.random.get_state()
+    with torch.random.fork_rng(devices=[]):
+        try:
+            yield
+        finally:
+            random.setstate(before[0])
+            numpy.random.set_state(before[1])

@@ -1,0 +1,247 @@
+"""A step that changes from call to call is found, wherever what changes is kept, and is captured as one operator."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections import deque
+from typing import Any
+
+import numpy
+import pytest
+import torch
+from torch import nn
+
+from partita.tracing.capture import capture
+from partita.tracing.kept import put_back
+from partita.tracing.successive import changing, follows_python_random
+from tests.tracing.models import classify, task
+
+
+class Layer(nn.Module):
+    """One layer; what else it keeps is a subclass's."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.last = nn.Linear(6, 3)
+        self._step, self._flip = 0, False
+        self.state: Any = {"inner": {"step": 0}}
+        self._center: Any = None
+
+    def forward(self, x: Any) -> Any:
+        return self.last(x)
+
+
+class Private(Layer):
+    def forward(self, x: Any) -> Any:
+        self._step += 1
+        return self.last(x) * min(1.0, self._step / 4)
+
+
+class Toggling(Layer):
+    def forward(self, x: Any) -> Any:
+        self._flip = not self._flip
+        return self.last(x if self._flip else -x)
+
+
+class Nested(Layer):
+    def forward(self, x: Any) -> Any:
+        self.state["inner"]["step"] += 1
+        return self.last(x) / self.state["inner"]["step"]
+
+
+class Warming:
+    """An object that counts when it is called."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def __call__(self) -> float:
+        self.calls += 1
+        return min(1.0, self.calls / 4)
+
+
+class Calling(Layer):
+    def __init__(self) -> None:
+        super().__init__()
+        self.state = Warming()
+
+    def forward(self, x: Any) -> Any:
+        return self.last(x) * self.state()
+
+
+class Shared(Layer):
+    """Counts in its class."""
+
+    steps = 0
+
+    def forward(self, x: Any) -> Any:
+        Shared.steps += 1
+        return self.last(x) / Shared.steps
+
+
+class Centered(Layer):
+    """Subtracts what the step before found."""
+
+    def forward(self, x: Any) -> Any:
+        found = self.last(x)
+        made = found if self._center is None else found - self._center
+        self._center = found.detach().mean(0)
+        return made
+
+
+class CenteredInDict(Layer):
+    def __init__(self) -> None:
+        super().__init__()
+        self.state = {"center": torch.zeros(3)}
+
+    def forward(self, x: Any) -> Any:
+        found = self.last(x)
+        made = found - self.state["center"].to(found.dtype)
+        self.state["center"] = found.detach().mean(0)
+        return made
+
+
+class Tabled(Layer):
+    """Keeps a table that it makes once, under a private name."""
+
+    def forward(self, x: Any) -> Any:
+        if self._center is None:
+            self._center = torch.arange(6.0, dtype=x.dtype)
+        return self.last(x + self._center)
+
+
+class Told(Layer):
+    """Keeps what it made, for somebody to look at."""
+
+    def forward(self, x: Any) -> Any:
+        self.state["last"] = self._center = self.last(x)
+        return self._center
+
+
+@pytest.mark.parametrize(
+    ("model", "name"),
+    [
+        (Private, "_step"), (Toggling, "_flip"), (Nested, "state.inner.step"), (Calling, "state.calls"),
+        (Shared, "steps"), (Centered, "_center"), (CenteredInDict, "state.center"),
+    ],
+)  # fmt: skip
+def test_a_model_whose_steps_differ_is_not_traced(model: Any, name: str) -> None:
+    graph = capture(task("moving", model))
+    assert graph.rung == "opaque"
+    assert f"(the step changes from call to call: the model changes {name!r} in every step" in graph.blind
+
+
+@pytest.mark.parametrize("model", [Tabled, Told])
+def test_a_table_and_what_is_only_left_are_no_change(model: Any) -> None:
+    assert capture(task("still", model)).rung == "dispatch"
+
+
+COUNT = 0
+
+
+def annealed() -> float:
+    """A helper with a counter of its own."""
+    global COUNT
+    COUNT += 1
+    return min(1.0, COUNT / 4)
+
+
+def by_helper(model: Any, batch: Any) -> Any:
+    return classify(model, batch) * annealed()
+
+
+def by_nested() -> Any:
+    settings = {"train": {"step": 0}}
+
+    def loss(model: Any, batch: Any) -> Any:
+        settings["train"]["step"] += 1
+        return classify(model, batch) * settings["train"]["step"]
+
+    return loss
+
+
+def by_iterator() -> Any:
+    counted = itertools.count(1)
+    return lambda model, batch: classify(model, batch) * min(1.0, next(counted) / 4)
+
+
+def by_deque() -> Any:
+    window = deque[float](maxlen=3)
+
+    def loss(model: Any, batch: Any) -> Any:
+        window.append(1.0)
+        return classify(model, batch) * sum(window) / 3
+
+    return loss
+
+
+def by_list() -> Any:
+    found: list[Any] = []
+
+    def loss(model: Any, batch: Any) -> Any:
+        made = classify(model, batch)
+        found.append(made.detach())
+        return made * len(found)
+
+    return loss
+
+
+def by_array() -> Any:
+    steps = numpy.zeros(1)
+
+    def loss(model: Any, batch: Any) -> Any:
+        steps[0] += 1
+        return classify(model, batch) * float(steps[0])
+
+    return loss
+
+
+def by_numpy() -> Any:
+    generator = numpy.random.default_rng(0)
+    return lambda model, batch: classify(model, batch) * float(generator.uniform(0.5, 1.5))
+
+
+def by_python() -> Any:
+    generator = random.Random(0)
+    return lambda model, batch: classify(model, batch) * generator.uniform(0.5, 1.5)
+
+
+@pytest.mark.parametrize(
+    ("loss", "words"),
+    [
+        (by_helper, "'annealed.COUNT'"), (by_nested(), "'settings.train.step'"), (by_iterator(), "with other numbers"),
+        (by_deque(), "'window."), (by_list(), "with other numbers"), (by_array(), "'steps'"),
+        (by_numpy(), "'generator'"), (by_python(), "'generator'"),
+    ],
+    ids=["helper", "nested", "iterator", "deque", "list", "array", "numpy", "python"],
+)  # fmt: skip
+def test_a_loss_whose_steps_differ_is_not_traced(loss: Any, words: str) -> None:
+    graph = capture(task("moving", Layer, loss))
+    assert graph.rung == "opaque"
+    assert "(the step changes from call to call: " in graph.blind
+    assert words in graph.blind
+
+
+def test_what_a_loss_keeps_in_containers_and_generators_is_put_back() -> None:
+    window, draws, numbers = deque([0.5], maxlen=3), random.Random(0), numpy.zeros(1)
+    last: Any = None
+
+    def loss(model: Any, batch: Any) -> Any:
+        nonlocal last
+        last = classify(model, batch) * sum(window) * draws.random() * float(numbers[0])
+        window.append(1.0)
+        numbers[0] += 1
+        return last
+
+    given, before = task("moving", Layer, loss), draws.getstate()
+    with put_back(given):
+        loss(Layer(), (torch.ones(2, 6), torch.zeros(2, dtype=torch.long)))
+    assert (list(window), float(numbers[0]), last, draws.getstate()) == ([0.5], 0.0, None, before)
+
+
+def test_a_counter_is_not_taken_for_pythons_random_numbers() -> None:
+    given = task("moving", Layer, lambda m, b: classify(m, b) * random.random())
+    assert not changing(given)
+    assert follows_python_random(given)
+    assert "'annealed.COUNT'" in changing(task("moving", Layer, by_helper))
