@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +11,10 @@ from partita.api.checking import check_places, check_plans, check_task, check_tr
 from partita.api.loading import graph_of, load
 from partita.api.planning import plan_of
 from partita.cluster.cluster import Cluster
+from partita.graph.graph import Graph
 from partita.lab.fork_client import load_ahead
 from partita.lab.network import check_here
-from partita.plan.plan import Plan
+from partita.plan.plan import Plan, Rule
 from partita.report.comparison import Comparison, Row
 from partita.report.environment import environment
 from partita.report.manifest import write_manifest
@@ -72,6 +74,7 @@ def train(
         notes.append(sentence)
         tell(Note(sentence))
 
+    _look_at_state(loaded, graph, made, note, saves=bool(checkpoint_every or resume))
     asked = Training(
         graph, made, machines, steps, SavePolicy(place, checkpoint_every, keep), seed=seed, init=first, resume=resume,
         keyed=deterministic, timeout=timeout, tell=tell, note=note, begin=begin,
@@ -84,6 +87,18 @@ def train(
     return Trained(
         made, ran.timeline, ran.loss, ran.final_loss, steps, ran.weights, tuple(notes), setting_of(graph, machines)
     )
+
+
+def _look_at_state(task: Task, graph: Graph, plan: Plan, note: Callable[[str], None], *, saves: bool) -> None:
+    """Raises TaskError where the checkpoints of a run that `saves` some would not hold the optimizer's state; tells of
+    what else they would not."""
+    from partita.tracing.optimizer import check_saved
+    from partita.tracing.successive import unsaved
+
+    if saves and plan.update.rule is Rule.TASK:
+        check_saved(task)
+    if saves and graph.rung == "opaque" and (why := unsaved(task)):
+        note(why)
 
 
 def _loaded(task: Task | str, ranked: bool) -> tuple[Task, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import deepcopy
 from itertools import groupby
 from math import prod
 from typing import Final
@@ -19,6 +20,7 @@ SHAPES: Final = ((33, 7), (5, 9), (7,), (11,), (5, 3, 3), (2, 3, 3))  # groups o
 MATRICES: Final = 2  # of them, the first
 SMALL: Final = (7, 11, 5, 3, 2, 13)
 STEPS: Final = 3
+LATER: Final = 15  # steps after which state that is used every few steps has been
 OTHERWISE: Final = ("amsgrad", "maximize", "foreach", "capturable", "differentiable", "fused")  # asked of torch's own
 WHOLE: Final = (torch.float32, torch.float64)
 Shape = tuple[int, ...]
@@ -145,6 +147,50 @@ def joins(task: Task) -> bool:
     """Whether it also gives the same bits if tensors are joined. torch's fused optimizers do not: they compute the last
     few elements of a tensor in another way."""
     return elementwise(task) and all(map(torch.equal, *(_stepped(task, torch.float32, join=j) for j in (True, False))))
+
+
+def check_saved(task: Task) -> None:
+    """Raises TaskError where the optimizer's steps depend on what it keeps outside of `state`, which is all that
+    checkpoints hold of it."""
+    if _keeps_aside(task):
+        raise TaskError(
+            f"the optimizer of {task.name!r} keeps what its steps depend on outside of its `state`, which is all that "
+            "checkpoints hold of it; keep it in self.state[parameter], or train without checkpoints"
+        )
+
+
+def _keeps_aside(task: Task) -> bool:
+    """Whether one that is made anew, with the weights of another, its state and the settings of its groups, takes other
+    steps."""
+    draw = torch.Generator().manual_seed(0)
+    mine = [torch.randn(shape, generator=draw).double() for shape in SHAPES]
+    theirs = [tensor.clone() for tensor in mine]
+    try:
+        with torch.random.fork_rng(devices=[]):
+            one, other = optimizer_for(task, mine), optimizer_for(task, theirs)
+            for k in range(STEPS):
+                _step_on(one, mine, k)
+            for own, new in zip(mine, theirs, strict=True):
+                new.detach().copy_(own)
+                if own in one.state:
+                    other.state[new] = deepcopy(one.state[own])
+            for group, settings in zip(other.param_groups, one.param_groups, strict=True):
+                group.update(deepcopy({key: value for key, value in settings.items() if key != "params"}))
+            for k in range(STEPS, LATER):
+                _step_on(one, mine, k)
+                _step_on(other, theirs, k)
+    except Exception:  # the user's optimizer does not take tensors of such shapes: nothing is known of it
+        return False
+    return not all(torch.allclose(*pair, rtol=1e-9, atol=0.0) for pair in zip(mine, theirs, strict=True))
+
+
+def _step_on(optimizer: torch.optim.Optimizer, pieces: Sequence[torch.Tensor], k: int) -> None:
+    """The k-th step on gradients, and with random numbers, that are the same for all."""
+    draw = torch.Generator().manual_seed(k)
+    for piece in pieces:
+        piece.grad = torch.randn(piece.shape, generator=draw).to(piece.dtype)
+    torch.default_generator.manual_seed(k)
+    optimizer.step()
 
 
 def _stepped(

@@ -12,7 +12,6 @@ import random
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, Final, TypeVar
 
 import numpy
@@ -36,10 +35,11 @@ T = TypeVar("T")
 @dataclass
 class Step:
     """What a step called: operators, each with its plain numbers; `left` are storages that one before made and it
-    read."""
+    read, `drawn` whether it drew from a generator of its own."""
 
     calls: list[tuple[str, list[Any]]] = field(default_factory=list)
     left: set[int] = field(default_factory=set)
+    drawn: bool = False
 
 
 class Watching(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -53,6 +53,8 @@ class Watching(TorchDispatchMode):  # type: ignore[no-untyped-call]
         given = tree_leaves((args, kwargs))
         numbers = [leaf if leaf == leaf else "nan" for leaf in given if isinstance(leaf, int | float)]
         self.step.calls.append((str(func), numbers))
+        generators = [leaf for leaf in given if isinstance(leaf, torch.Generator)]
+        self.step.drawn |= any(one is not torch.default_generator for one in generators)
         read = _storages(given)
         self.step.left |= read.keys() & self.before
         result = func(*args, **(kwargs or {}))
@@ -65,22 +67,28 @@ class Watching(TorchDispatchMode):  # type: ignore[no-untyped-call]
 def changing(task: Task) -> str:
     """A sentence if the step changes from call to call on the same batch (and not only after the first, as one that
     fills a cache does), or if numbers that the model or the loss keeps do; else ""."""
-    why = _asked(task, lambda started: started.again() and started.again())
+    why = _asked(task, _again)
     return f"the step changes from call to call: {why}" if why else ""
+
+
+def unsaved(task: Task) -> str:
+    """A sentence if checkpoints do not hold what `changing` finds, or what another batch changes so; else ""."""
+    why = _asked(task, lambda started: _again(started) or started.again(1))
+    return f"checkpoints do not hold all that a step depends on, so a resumed run is another one: {why}" if why else ""
 
 
 @dataclass
 class Started:
     """A model, a step of it that can be made again and again, and the last one, with the storages that it made. Each
-    starts from the buffers of the first: what changes in these is known."""
+    is made on one of the batches, and starts from the buffers of the first: what changes in these is known."""
 
     task: Task
     model: nn.Module
-    once: Callable[[], Any]
+    batches: list[Any]
     made: dict[int, StorageWeakRef] = field(default_factory=dict)
     last: Step = field(default_factory=Step)
 
-    def watched(self, seed: int = 0) -> Step:
+    def watched(self, seed: int = 0, batch: int = 0) -> Step:
         """The next step, with Python's and NumPy's random numbers by `seed` and torch's as ever."""
         random.seed(seed)
         numpy.random.seed(seed)
@@ -88,7 +96,7 @@ class Started:
         before = [(buffer, buffer._version, buffer.clone()) for buffer in self.model.buffers()]
         watching = Watching(self.made)
         with watching:
-            self.once()
+            self.task.loss(self.model, self.batches[batch])
         with torch.no_grad():
             for buffer, version, value in before:
                 if buffer._version != version:
@@ -98,10 +106,11 @@ class Started:
             self.made.pop(number, None)
         return watching.step
 
-    def again(self) -> str:
-        """In which way the next step is another one than the last; "" if it is the same."""
+    def again(self, batch: int = 0) -> str:
+        """In which way the next step is another one than the last; "" if it is the same. On another batch it may call
+        what it likes."""
         one, before, places = self.last, own_values(self.task, self.model), kept(self.task, self.model)
-        two = self.last = self.watched()
+        two = self.last = self.watched(batch=batch)
         after, tensors = own_values(self.task, self.model), kept(self.task, self.model)
         still = (key for key in after if not isinstance(tensors[key].value, torch.Tensor))
         found = next((key for key in still if before.get(key) != after[key]), None)
@@ -114,9 +123,16 @@ class Started:
             )
         if two.left:
             return "it reads a tensor that the one before made, which is no buffer; keep it in a buffer of the model"
-        if one.calls != two.calls:
+        if two.drawn:
+            return "it draws from a torch.Generator of its own; draw from torch's own generator"
+        if one.calls != two.calls and not batch:
             return "it calls other operators, or with other numbers; keep what it depends on in a buffer of the model"
         return ""
+
+
+def _again(started: Started) -> str:
+    """In which way a third step is another one than the second, which is another one than the first."""
+    return started.again() and started.again()
 
 
 def _asked(task: Task, ask: Callable[[Started], T]) -> T | None:
@@ -124,17 +140,24 @@ def _asked(task: Task, ask: Callable[[Started], T]) -> T | None:
     looks at what is in them. In the precision in which it is built: fake weights cannot always be cast."""
     modes = (FakeTensorMode(allow_non_fake_inputs=True), None)
     with _undisturbed(), suppress(Exception):  # what cannot run so was traced all the same
-        tensors, rest = flatten(build_batch(task, range(min(2, len(task.data))), task.precision))
+        flat = [flatten(build_batch(task, _samples(task, i), task.precision)) for i in range(2)]
         for mode in modes:
             with put_back(task), mode or nullcontext(), seen_through(), suppress(DataDependentOutputException):
                 model = checked_model(task)
                 own = next((p.dtype for p in model.parameters() if p.is_floating_point()), None)
-                given = [tensor.to(own) if own and tensor.is_floating_point() else tensor for tensor in tensors]
-                batch = rest.batch([mode.from_tensor(tensor) if mode else tensor for tensor in given])
-                started = Started(task, model, partial(task.loss, model, batch))
+                given = [[t.to(own) if own and t.is_floating_point() else t for t in tensors] for tensors, _ in flat]
+                laid = [[mode.from_tensor(tensor) if mode else tensor for tensor in tensors] for tensors in given]
+                batches = [rest.batch(tensors) for (_, rest), tensors in zip(flat, laid, strict=True)]
+                started = Started(task, model, batches)
                 started.last = started.watched()
                 return ask(started)
     return None
+
+
+def _samples(task: Task, batch: int) -> list[int]:
+    """The samples of a small batch: the first two, or those behind."""
+    few = min(2, len(task.data))
+    return [(batch * few + i) % len(task.data) for i in range(few)]
 
 
 def _storages(values: Iterable[Any]) -> dict[int, torch.UntypedStorage]:

@@ -14,7 +14,7 @@ from torch import nn
 
 from partita.tracing.capture import capture
 from partita.tracing.kept import put_back
-from partita.tracing.successive import changing, follows_python_random
+from partita.tracing.successive import changing, follows_python_random, unsaved
 from tests.tracing.models import classify, task
 
 
@@ -245,3 +245,33 @@ def test_a_counter_is_not_taken_for_pythons_random_numbers() -> None:
     assert not changing(given)
     assert follows_python_random(given)
     assert "'annealed.COUNT'" in changing(task("moving", Layer, by_helper))
+
+
+def by_average() -> Any:
+    kept: dict[str, Any] = {"mean": None}
+
+    def loss(model: Any, batch: Any) -> Any:
+        found = classify(model, batch)
+        now = float(found.detach())
+        kept["mean"] = now if kept["mean"] is None else 0.5 * kept["mean"] + 0.5 * now
+        return found / kept["mean"]
+
+    return loss
+
+
+def by_generator() -> Any:
+    generator = torch.Generator().manual_seed(0)
+    return lambda m, b: classify(m, (b[0] + torch.randn(b[0].shape, generator=generator), b[1]))
+
+
+@pytest.mark.parametrize(
+    ("loss", "words"),
+    [(by_average(), "'kept.mean'"), (by_generator(), "a torch.Generator of its own"), (by_nested(), "'settings.")],
+    ids=["average", "generator", "counter"],
+)
+def test_what_checkpoints_do_not_hold_is_told(loss: Any, words: str) -> None:
+    assert words in unsaved(task("moving", Layer, loss))
+
+
+def test_checkpoints_hold_all_of_what_only_looks_at_data() -> None:
+    assert not unsaved(task("looking", Layer, lambda m, b: classify(m, b) * (1 + float(b[0].sum() > 0))))
