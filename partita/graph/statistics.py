@@ -1,4 +1,5 @@
-"""Where a step keeps running batch statistics: the buffers of batch normalisations, and what they are made of."""
+"""What a step changes in buffers: running batch statistics, with what they are made of, and what follows from no
+sample."""
 
 from __future__ import annotations
 
@@ -7,6 +8,7 @@ from dataclasses import dataclass
 
 from partita.graph.graph import Graph
 from partita.graph.operator import Ref
+from partita.graph.repeats import DRAW
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,3 +44,18 @@ def statistics_of(graph: Graph) -> Iterator[Statistic]:
             counter = f"{mean.name.rpartition('.')[0]}.num_batches_tracked".removeprefix(".")
             counts = counter if counter in changed else ""
             yield Statistic(mean.name, variance.name, counts, float(str(momentum)), source)
+
+
+def sample_free(graph: Graph) -> tuple[str, ...]:
+    """Changed buffers whose new value follows from no sample and no draw, such as counters of steps and the vectors of
+    power iterations; what batch normalisations count belongs to their statistics."""
+    following = {name for name, _ in graph.inputs}
+    before = -1
+    while len(following) != before:  # what reads a buffer that follows from samples does so too, the next time
+        before = len(following)
+        for operator in graph.operators[: graph.forward_length]:
+            if operator.target in DRAW or any(ref.name in following for ref in operator.reads()):
+                following.add(operator.name)
+        following |= {name for name, ref in graph.mutations if ref.name in following}
+    counted = {statistic.counter for statistic in statistics_of(graph)}
+    return tuple(name for name, _ in graph.mutations if name not in following and name not in counted)

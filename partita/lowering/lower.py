@@ -90,7 +90,8 @@ def lower_phase(graph: Graph, plan: Plan, cluster: Cluster, steps: int = 0, *, c
     ruling, factors = ruled(graph, plan.update), factors_of(ruled(graph, plan.update), plan)
     plan = unsliced(base_of(plan))
     step = in_precision(ruling, plan.memory)
-    program = sharded(deferred(step, plan, _replicated(step, plan, cluster, steps, factors)), step, plan.memory)
+    replicated = _replicated(step, plan, cluster, steps, factors)
+    program = deferred(step, plan, sharded(replicated, step, plan.memory))
     done = verify(half_sums(mastered(program, ruling, plan.memory), cluster), clocked=clocked)
     return replace(done, update=plan.update, compiled=COMPILED in plan.kernels)
 

@@ -1,5 +1,6 @@
 """Deferred batch statistics: those of a minibatch's microbatches enter the running ones together, once (DP-36;
-torchgpipe's DeferredBatchNorm, Kim et al. 2020).
+torchgpipe's DeferredBatchNorm, Kim et al. 2020). So do buffers that follow from no sample, as counters of steps do: all
+microbatches read what the minibatch began with, and it moves once.
 
 compute   F#0 F#1 F#2 F#3 V  B#3 ...        V after the last forward pass of a minibatch through a stage
 """
@@ -9,23 +10,32 @@ from __future__ import annotations
 from dataclasses import replace
 
 from partita.graph.graph import Graph
-from partita.graph.statistics import statistics_of
+from partita.graph.statistics import sample_free, statistics_of
 from partita.plan.plan import DEFERRED, Plan
 from partita.program.instruction import After, Compute, Instruction, Settle
 from partita.program.program import Program, Role
 
 
 def deferred(graph: Graph, plan: Plan, program: Program) -> Program:
-    """The Program with its batch statistics deferred, where the plan asks for that and there are any."""
-    names = tuple(buffer for statistic in statistics_of(graph) for buffer in statistic.buffers)
-    if DEFERRED not in plan.kernels or not names:
+    """The Program with its batch statistics deferred, where the plan asks for that, and what follows from no sample,
+    where minibatches have several microbatches."""
+    kept = statistics_of(graph) if DEFERRED in plan.kernels else ()
+    names = tuple(buffer for statistic in kept for buffer in statistic.buffers)
+    names += sample_free(graph) if any(map(_repeats, program.roles)) else ()
+    if not names:
         return program
     roles = tuple(_settling(graph, program, role, names) for role in program.roles)
     return replace(program, roles=roles, deferred=names)
 
 
+def _repeats(role: Role) -> bool:
+    """Whether several microbatches of one minibatch go through a segment."""
+    passes = [(i.act.segment, i.act.step) for i in role.instructions if isinstance(i.act, Compute)]
+    return len(set(passes)) < len(passes)
+
+
 def _settling(graph: Graph, program: Program, role: Role, names: tuple[str, ...]) -> Role:
-    """The role with a Settle after the last forward pass of each minibatch through each stage that has statistics."""
+    """The role with a Settle after the last forward pass of each minibatch through each stage that has any."""
     last: dict[tuple[int, int], str] = {}
     for instruction in role.instructions:
         act = instruction.act

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from math import inf
 from typing import Any, Final
@@ -178,7 +179,8 @@ def serial_training(
     if any(bucket.master for bucket in parts[0].program.buckets):
         return {0: half_precision(task, parts, graph=graph, **more).masters}
     if ledger:
-        return {0: replayed(fresh(task, **more), parts, ledger, whole=whole)}
+        own = replace(fresh(task, **more), once=parts[0].program.deferred)
+        return {0: replayed(own, parts, ledger, whole=whole)}
     return reference(task, parts, whole=whole, replica_training=ReplicaTraining(cluster), **more)
 
 

@@ -55,8 +55,9 @@ class HalfPrecision:
         for rank, parts in parts_of(program):
             if buffers:
                 self.own.turn(rank)
-            mine: list[torch.Tensor] = []
+            mine, first = list[torch.Tensor](), {n: self.own.model.get_buffer(n).clone() for n in program.deferred}
             for start, count in parts:
+                self.own.load(first)
                 for p in self.own.model.parameters():
                     p.grad = None
                 weight += self.backward(step, start, count, count / program.batch, self.scale)

@@ -67,7 +67,7 @@ def shares_of(program: Program) -> tuple[Share, ...]:
 
 @dataclass
 class Reference:
-    """Plain training of one copy of the model."""
+    """Plain training of one copy of the model. Buffers named in `once` move once a minibatch, however it is fed."""
 
     task: Task
     model: Any
@@ -79,6 +79,7 @@ class Reference:
     modes: Callable[[], Sequence[Any]] = tuple
     rank: int = -1
     buffers: dict[int, dict[str, torch.Tensor]] = field(default_factory=dict)
+    once: tuple[str, ...] = ()
 
     @property
     def trained(self) -> dict[str, torch.Tensor]:
@@ -88,15 +89,19 @@ class Reference:
     def turn(self, rank: int) -> None:
         """From here on the model's buffers are those of a worker, as it left them; the first ones where it is new."""
         self.buffers[self.rank] = {name: buffer.clone() for name, buffer in self.model.named_buffers()}
+        self.load(self.buffers.get(rank, self.buffers[-1]))
+        self.rank = rank
+
+    def load(self, buffers: Mapping[str, torch.Tensor]) -> None:
+        """Write values into the model's buffers."""
         with torch.no_grad():
-            for name, kept in self.buffers.get(rank, self.buffers[-1]).items():
+            for name, kept in buffers.items():
                 path, _, leaf = name.rpartition(".")
                 held = self.model.get_submodule(path)._buffers
                 if 0 in held[leaf].stride():  # forward left one that is expanded, into which nothing can be written
                     held[leaf] = kept.clone(memory_format=torch.contiguous_format)
                 else:
                     held[leaf].copy_(kept)
-        self.rank = rank
 
     def gradients(
         self, step: int, shares: Sequence[tuple[int, int]], of: int, ranks: Sequence[int] = (), part: float = 1.0
@@ -126,10 +131,12 @@ class Reference:
         parameters = list(self.trained.values())
         for p in parameters:
             p.grad = None
-        weights = []
+        weights, first = [], dict[int, dict[str, torch.Tensor]]()
         for i, (start, count) in enumerate(shares):
             if ranks:
                 self.turn(ranks[i])
+            now = {name: self.model.get_buffer(name).clone() for name in self.once}
+            self.load(first.setdefault(self.rank, now))
             weights.append(self.backward(step, start, count, count / of))
         return [neutral(p) if p.grad is None else reached(p.grad.clone()) for p in parameters], sum(weights)
 
@@ -231,6 +238,8 @@ def reference(
     replicas = {0: replica(fresh(task, seed=seed, precision=precision, **more), legs[0].program.update)}
     codecs = Lossy(seed)
     for leg in legs:
+        for one in replicas.values():
+            one.own.once = leg.program.deferred
         if leg.program.semantics not in ("exact", "delayed", "lossy"):
             workers = sorted({share.rank for share in shares_of(leg.program)}) or list(replicas)
             if len(replicas) < len(workers):

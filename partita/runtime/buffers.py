@@ -1,5 +1,5 @@
-"""What a step makes of buffers. Deferred batch normalisation: statistics are gathered from all microbatches of a
-minibatch, and applied once.
+"""What a step makes of buffers. Those that are deferred are gathered from all microbatches of a minibatch, and change
+once: statistics of a deferred batch normalisation, and what follows from no sample, of which the last is as all are.
 
 The running statistics after a microbatch give its own mean and variance. Those of all samples together follow, with N
 the number of values of a channel and the variance unbiased as in torch:
@@ -46,9 +46,9 @@ def gather(rank: Rank, buffer: str, new: torch.Tensor, segment: Segment) -> None
 
 def settle(rank: Rank, act: Settle, name: str, round: int) -> None:
     """Update the running statistics with what was gathered since the last time; counters, which may be on another
-    stage, count once."""
+    stage, count once, and what follows from no sample moves once."""
     graph = rank.graph_of(act.stage)
-    for statistic in statistics_of(graph):
+    for statistic in (one for one in statistics_of(graph) if one.mean in rank.program.deferred):
         means, variances = rank.gathered.pop(statistic.mean), rank.gathered.pop(statistic.variance)
         counts = [statistic.samples(graph, batch) for batch, _ in means]
         _enter(rank, statistic, counts, [new for _, new in means], [new for _, new in variances])

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from partita.graph.cuts import legal_cuts
+from partita.graph.statistics import sample_free
 from partita.lowering.lower import last_program
 from partita.oracles.check import TOLERANCE, checked, gathered
 from partita.recipes.catalogue import call
@@ -170,3 +171,44 @@ def test_no_cut_parts_who_reads_a_buffer_from_who_changes_it() -> None:
     assert first < new
     assert not [cut for cut in legal_cuts(graph) if first < cut.position <= new]
     assert [cut for cut in legal_cuts(graph) if cut.position <= first]
+
+
+class Annealing(nn.Module):
+    """Counts its steps in a buffer, and bounds a weight's norm by a power iteration."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(6, 6), nn.utils.parametrizations.spectral_norm(nn.Linear(6, 3))
+        self.register_buffer("steps", torch.zeros(()))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.steps += 1
+        return self.last(self.first(x).tanh()) * (self.steps / 20).clamp(max=1)
+
+
+@pytest.mark.parametrize(
+    "plan",
+    [
+        "single(microbatches=4)", "ddp(microbatches=2)", "zero3(microbatches=2)", "gpipe(stages=2)",
+        "one_f_one_b(stages=2,recompute=full)", "zero_bubble(stages=2)",
+    ],
+)  # fmt: skip
+def test_what_follows_from_no_sample_moves_once_a_minibatch(plan: str) -> None:
+    task, machines = replace(perceptron(), name="annealing", model=Annealing), cluster_of(2)
+    graph = capture(task, precision="fp64")
+    found = []
+    for text in (plan, "single"):
+        made = call(text, graph, machines)
+        states, _ = train_in_process(task, graph, made, machines, STEPS, seed=SEED, precision="fp64")
+        found.append(gathered(last_program(graph, made, machines), states))
+    ours, theirs = found
+    assert int(ours["steps"]) == STEPS
+    for name in Annealing().state_dict():
+        assert torch.allclose(ours[name], theirs[name], rtol=TOLERANCE, atol=1e-12), name
+    assert checked(task, lambda graph: call(plan, graph, machines), machines)["max_difference"] <= TOLERANCE
+
+
+def test_what_follows_from_samples_moves_with_each_microbatch() -> None:
+    seen, unseen = (capture(replace(perceptron(), name=f"stepping-{s}", model=lambda s=s: Stepping(s))) for s in (1, 0))
+    assert (sample_free(seen), sample_free(unseen)) == ((), ("centre",))
+    assert not sample_free(capture(normalised()))
