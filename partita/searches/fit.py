@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -12,6 +13,7 @@ from partita.graph.batch import of_minibatch
 from partita.graph.gc_pause import without_gc
 from partita.graph.graph import Graph
 from partita.graph.precision import wide_of
+from partita.lowering.lower import check_lowered
 from partita.plan.plan import Plan
 from partita.recipes.catalogue import call
 from partita.searches.auto import shortlist_of
@@ -122,20 +124,21 @@ def _ways(graph: Graph, cluster: Cluster) -> Iterator[_Way]:
             yield _Way(words, smaller, found.plans, parts, found.memory)
         if not halving:
             whole = _Way("compute in half precision and ", graph, found.plans, parts, found.memory)
-    if whole and whole.plans and wide_of(graph) == "float32":
-        yield _shorter(whole, cluster)
+    if whole and wide_of(graph) == "float32" and (short := _shorter(whole, cluster)).plans:
+        yield short
 
 
 def _shorter(way: _Way, cluster: Cluster) -> _Way:
-    """The plans in bf16, as far as they apply."""
-    plans = []
-    for plan in way.plans:
+    """The plans in bf16, those of them that apply."""
+    plans, places = list[Plan](), list[int]()
+    for place, plan in enumerate(way.plans):
         text = plan.name.removesuffix(")") + ("," if "(" in plan.name else "(") + "precision=bf16)"
-        try:
-            plans.append(call(text, way.graph, cluster))
-        except InputError:
-            plans.append(plan)
-    return replace(way, plans=tuple(plans))
+        with suppress(InputError):
+            check_lowered(way.graph, short := call(text, way.graph, cluster), cluster)
+            plans.append(short)
+            places.append(place)
+    slower, memory = (tuple(each[place] for place in places) for each in (way.slower, way.memory))
+    return replace(way, plans=tuple(plans), slower=slower, memory=memory)
 
 
 def _fitting(way: _Way, cluster: Cluster, asked: Fit | None = None) -> tuple[Fit | None, Fit, float]:
