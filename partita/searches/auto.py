@@ -40,9 +40,10 @@ SLACK: Final = 0.15  # by which the formula may overrate a peak
 UNDERRATED: Final = (0.02, 0.15)  # by which it underrates a step, and may at the most: none is as fast as it says
 OTHER_RECIPES: Final = ("ps_sync", "pipe_sgd", "local_sgd")  # what the grid has no column for
 # What joins them where `allow` lets it through: recipes as they are, and codecs of gradients that are all-reduced. Not
-# what takes the steps of another one in the end (post_local_sgd those of local_sgd, eamsgd of easgd).
+# what takes the steps of another one in the end (post_local_sgd those of local_sgd, eamsgd of easgd), nor parallel_sgd,
+# whose steps send nothing: by time alone it would be first wherever it is let in.
 DELAYED: Final = ("ps_async", "downpour", "ssp", "softsync", "dynsgd", "dc_asgd")
-CONSENSUS: Final = ("parallel_sgd", "diloco", "d_psgd", "gossip", "ad_psgd", "easgd", "admm")
+CONSENSUS: Final = ("diloco", "d_psgd", "gossip", "ad_psgd", "easgd", "admm")
 OTHER_CLASSES: Final = {"exact": (), "lossy": (), "delayed": DELAYED, "any": (*DELAYED, *CONSENSUS)}
 
 MOST_RANKED: Final = 4096

@@ -165,7 +165,8 @@ def test_what_is_allowed_joins() -> None:
     exact, lossy, delayed, every = (set(other_recipes(allow)) for allow in ("exact", "lossy", "delayed", "any"))
     assert {f"ddp(codec={name})" for name in SPECS} == lossy - exact
     assert "ssp" in delayed - exact
-    assert every >= lossy | delayed | {"gossip", "parallel_sgd"}
+    assert every >= lossy | delayed | {"gossip"}
+    assert "parallel_sgd" not in every
 
 
 def test_what_joins_has_no_smaller_buckets_than_the_grid() -> None:
