@@ -90,7 +90,7 @@ def keyed_random(target: str, arguments: Sequence[Any], empty: Tensor, uniform: 
     """What `partita.random` computes: the distribution of `target`, with its `arguments`, out of uniform numbers.
 
     `empty` has the result's dtype and device, `uniform` its shape. Raises CaptureError for a distribution that
-    has no such form here (multinomial, poisson, ...).
+    has no such form here (outcomes that are not put back, poisson, ...).
     """
     kind, u = target.split(".")[1].removesuffix("_functional").rstrip("_"), uniform.to(empty.device).double()
     numbers = [a for a in arguments if isinstance(a, int | float) and not isinstance(a, bool)]
@@ -111,6 +111,9 @@ def keyed_random(target: str, arguments: Sequence[Any], empty: Tensor, uniform: 
     elif kind in ("randint", "randint_like"):
         low, high = numbers if len(numbers) == 2 else (0, numbers[0])
         drawn = (low + u * (high - low)).floor()
+    elif kind == "multinomial" and (empty.shape[-1] == 1 or True in arguments[2:]):
+        edges = arguments[0].double().cumsum(-1)  # of each outcome's part of a line
+        drawn = torch.searchsorted(edges, u * edges[..., -1:], right=True)
     elif kind == "randperm":
         drawn = u.argsort()
     else:
@@ -127,7 +130,7 @@ def check_keyed(target: str, made: Any) -> None:
 def _unkeyed(target: str) -> CaptureError:
     return CaptureError(
         f"{target} has no keyed form, by which every plan draws the same, so it cannot be verified, nor trained with "
-        "--deterministic; draw with rand, randn or bernoulli"
+        "--deterministic; draw with rand, randn, bernoulli, or multinomial(replacement=True)"
     )
 
 

@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
+import pytest
 import torch
 
+from partita.errors import CaptureError
+from partita.oracles.check import checked
+from partita.recipes.catalogue import call
 from partita.tracing.draws import KeyedDraws, keyed_dropout, keyed_uniform
+from tests.small import cluster_of, perceptron
 
 
 def test_rows_follow_their_samples_in_any_company() -> None:
@@ -69,3 +77,33 @@ def test_means_and_deviations_may_be_tensors() -> None:
         assert abs(both[odd::2].mean() - 10 * odd) < 0.3
         assert abs(mean[odd::2].mean() - 10 * odd) < 0.2
     assert [round(float(deviation[k::3].std())) for k in range(3)] == [1, 2, 3]
+
+
+def test_outcomes_come_as_often_as_they_weigh() -> None:
+    """Each row by its own weights; an outcome of no weight never, not even at the ends."""
+    weights = torch.tensor([[0.0, 1.0, 3.0, 0.0], [2.0, 0.0, 0.0, 2.0]])
+    with KeyedDraws(5, 1, range(2)):
+        many = torch.multinomial(weights, 4000, replacement=True)
+        one = torch.multinomial(weights.expand(2000, 2, 4).reshape(-1, 4), 1)
+        flat = torch.multinomial(weights[0], 4000, replacement=True)
+    for drawn in (many[0], one[::2, 0], flat):
+        assert torch.bincount(drawn, minlength=4).div(len(drawn)).tolist() == pytest.approx(
+            [0, 0.25, 0.75, 0], abs=0.05
+        )
+    assert torch.bincount(many[1], minlength=4).div(4000).tolist() == pytest.approx([0.5, 0, 0, 0.5], abs=0.05)
+    with KeyedDraws(5, 1, range(2)), pytest.raises(CaptureError, match=r"multinomial.* has no keyed form"):
+        torch.multinomial(weights + 1, 2)
+
+
+def chosen(model: Any, batch: list[torch.Tensor]) -> torch.Tensor:
+    """REINFORCE: what was drawn is rewarded where it is right."""
+    choice = torch.distributions.Categorical(logits=model(batch[0]))
+    drawn = choice.sample()
+    return -(choice.log_prob(drawn) * (drawn == batch[1])).mean()
+
+
+@pytest.mark.parametrize("plan", ["ddp(microbatches=2)", "gpipe(stages=2)"])
+def test_what_chooses_at_random_is_the_same_under_every_plan(plan: str) -> None:
+    task, machines = replace(perceptron(), loss=chosen), cluster_of(2)
+    found = checked(task, lambda graph: call(plan, graph, machines), machines)
+    assert (found["equal"], found["because"]) == (True, "")
