@@ -167,10 +167,13 @@ def serve(lines: TextIO, out: TextIO) -> None:
 
 
 def main() -> None:
-    """Answer requests on the inherited standard output; what user code prints goes to standard error."""
-    out = os.fdopen(os.dup(1), "w")
+    """Answer requests from the inherited standard input on the inherited standard output; what user code prints goes to
+    standard error, and what it reads has ended."""
+    lines, out = os.fdopen(os.dup(0)), os.fdopen(os.dup(1), "w")
+    with open(os.devnull) as nothing:
+        os.dup2(nothing.fileno(), 0)
     os.dup2(2, 1)
-    serve(sys.stdin, out)
+    serve(lines, out)
     os._exit(0)
 
 

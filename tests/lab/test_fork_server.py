@@ -61,7 +61,8 @@ def test_a_worker_has_the_rank_that_others_see_and_none_of_the_launchers_descrip
         assert process.ppid() == os.getpid()
         kinds = [os.readlink(path).partition(":")[0] for path in Path(f"/proc/{process.pid}/fd").iterdir()]
         assert "socket" not in kinds
-        assert len(kinds) <= 4  # three, and a copy of standard output that user code does not write to
+        # The pipes are copies of standard input and output, which user code neither reads nor writes.
+        assert sorted(Path(kind).suffix or kind for kind in kinds) == [".log", ".log", "/dev/null", "pipe", "pipe"]
     assert members(pair.lab.keeper.run, []) >= {process.pid for process in own(pair)}
     monkeypatch.chdir(tmp_path)
     with WorkerGroup(load_cluster("local:2")) as group:
