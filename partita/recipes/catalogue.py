@@ -61,7 +61,7 @@ from partita.recipes.zero1 import zero1
 from partita.recipes.zero2 import zero2
 from partita.recipes.zero3 import zero3
 from partita.recipes.zero_bubble import zero_bubble
-from partita.wire.plugins import Registry
+from partita.wire.plugins import Registry, others
 
 
 @dataclass(frozen=True)
@@ -235,7 +235,7 @@ def parse(text: str) -> tuple[str, dict[str, Any]]:
         raise PlanError(f"{text!r} is no recipe call; give knobs by name, such as {CALL}")
     if name.id not in RECIPES:
         meant = FAMILIAR.get(name.id.lower(), name.id.lower())
-        hint = did_you_mean(meant, RECIPES) or f"there are {', '.join(RECIPES)}"
+        hint = did_you_mean(meant, RECIPES) or f"there are {', '.join(RECIPES)}{others()}"
         raise PlanError(f"there is no recipe {name.id!r}; {hint}")
     keywords = tree.keywords if isinstance(tree, ast.Call) else []
     names = [str(keyword.arg) for keyword in keywords]

@@ -18,7 +18,7 @@ from partita.wire.codec import coded_size
 from partita.wire.doubling import binary_blocks, halving_doubling, recursive_doubling
 from partita.wire.interpreter import carried_out
 from partita.wire.layers import butterfly, hierarchical
-from partita.wire.plugins import Registry, shown
+from partita.wire.plugins import Registry, others, shown
 from partita.wire.rings import pairwise, pairwise_scatter, ring, ring_all_gather, ring_reduce_scatter
 from partita.wire.schedule import Schedule, Sparse, even_edges, in_halves, longest, schedule
 from partita.wire.trees import tree, tree_broadcast
@@ -91,7 +91,7 @@ def all_reduce(algorithm: str, ranks: int) -> Schedule:
     if found is None or found[1] not in ALGORITHMS:
         open_ = " until a recipe settles it" if algorithm == AUTO else ""
         known = ", ".join((BACKEND, AUTO, *ALGORITHMS, *STREAMS))
-        raise PlanError(f"there is no collective {algorithm!r}{open_}; there are {known}")
+        raise PlanError(f"there is no collective {algorithm!r}{open_}; there are {known}{others()}")
     name, numbers = found[1], tuple(int(n) for n in (found[2] or "").split(",") if n)
     if name == "butterfly":
         degrees = numbers or factors(ranks)

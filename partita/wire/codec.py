@@ -16,7 +16,7 @@ from partita.units import Bytes
 from partita.wire.elias import expected_bits
 from partita.wire.lowrank import Shapes, factor_counts
 from partita.wire.offered import wrong_field
-from partita.wire.plugins import Registry
+from partita.wire.plugins import Registry, others
 
 Settings = Mapping[str, float]
 SMALLEST: Final = 2.0**-100  # magnitude with a scale: steps by it are finite in fp32; what is smaller is sent as 0
@@ -174,7 +174,7 @@ LIMITS: Final = {
 def spec_of(codec: Codec) -> Spec:
     """What the codec of that name is. Raises PlanError for a name that is none."""
     if codec.name not in SPECS:
-        hint = did_you_mean(codec.name, SPECS) or f"there are {', '.join(SPECS)}"
+        hint = did_you_mean(codec.name, SPECS) or f"there are {', '.join(SPECS)}{others()}"
         raise PlanError(f"there is no codec {codec.name!r}; {hint}")
     return SPECS[codec.name]
 

@@ -96,6 +96,11 @@ class Registry(Mapping[str, V], Generic[V]):
         self._read = plugins  # last: other threads look as well
 
 
+def others() -> str:
+    """What a sentence says behind all names that there are: that plugins add others, where none is loaded."""
+    return "" if loaded() else f"; files and modules that {VARIABLE} names add others"
+
+
 def shown(value: object) -> str:
     """A plugin's value as a sentence quotes it."""
     text = repr(value)
@@ -115,10 +120,14 @@ def loaded() -> Mapping[str, ModuleType | str]:
 
 @cache
 def _named() -> tuple[tuple[str, str], ...]:
-    """What names a plugin, and the file or module."""
+    """What names a plugin, and the file or module; each once, however it is written."""
     named = {text: text for text in os.environ.get(VARIABLE, "").split(",") if text.strip()}
     named |= {point.name: point.value for point in entry_points(group=GROUP)}
-    return tuple((name, value.strip()) for name, value in named.items())
+    found = dict[str | Path, tuple[str, str]]()
+    for name, value in named.items():
+        value = value.strip()
+        found.setdefault(Path(value).resolve() if value.endswith(".py") else value, (name, value))
+    return tuple(found.values())
 
 
 def _loaded(name: str, value: str) -> ModuleType | str:

@@ -245,6 +245,21 @@ def test_one_wrong_value_leaves_the_others(tmp_path: Path) -> None:
     assert "give its two functions (encode, decode)" in told(["-c", code], str(tmp_path / "mine.py")).stderr
 
 
+@pytest.mark.parametrize("plan", ["slowmo", "ddp(codec=randk)", "ddp(collective=star)"])
+def test_a_name_that_is_none_says_how_others_are_added(plan: str) -> None:
+    found = told([*SIMULATE, plan])
+    assert found.returncode == 2
+    assert json.loads(found.stdout)["error"].endswith("; files and modules that PARTITA_PLUGINS names add others")
+
+
+def test_a_file_that_is_named_twice_is_one_plugin(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(RECIPE)
+    twice = f"{tmp_path}/mine.py, {tmp_path}/./mine.py"
+    found = told(["-m", "partita", "recipes", "--json"], twice)
+    assert found.returncode == 0, found.stdout
+    assert "halved" in {recipe["name"] for recipe in json.loads(found.stdout)["recipes"]}
+
+
 def test_a_plugin_is_small() -> None:
     assert all(len(path.read_text().splitlines()) <= 60 for path in EXAMPLES)
 
