@@ -27,6 +27,7 @@ from partita.searches.codings import coded, coded_points, lower_bound_of
 from partita.searches.estimates import Estimates, estimates_of
 from partita.searches.exhaustive import At, Candidate, Search, grid, none_applies, ranked, recipe_of, simulated
 from partita.searches.explaining import MOST_RANKS
+from partita.searches.families import with_families, worth_of
 from partita.searches.footprint import rooms_of
 from partita.searches.lower_bounds import LowerBounds
 from partita.searches.objective import ALLOWED, check_objective
@@ -153,8 +154,7 @@ def _sized(name: str, words: str, least: Bytes) -> str:
 def ranking(estimates: Estimates, objective: str, capacity: Reals) -> Ints:
     """The points, best first: those that fit `capacity` bytes, a number for each, then those that may fit if the
     formula overrates their memory, then the rest by memory."""
-    others = {"memory": estimates.memory, "cost": estimates.seconds * estimates.devices}
-    worth = others.get(objective, estimates.seconds)
+    worth = worth_of(estimates, objective)
     sure, maybe = estimates.fitting(capacity), estimates.fitting(capacity, SLACK)
     found: list[Ints] = []
     for kind, keys in ((sure, worth), (maybe & ~sure, worth), (~maybe, estimates.memory)):
@@ -189,8 +189,9 @@ def auto(
     tell: Tell = quiet,
 ) -> Search:  # fmt: skip
     """The plans of `shortlist`, simulated by the event clock and ranked. Where `costs` are those that priced it, and
-    time is the objective, every other point of the grid that could still be faster is simulated too. The gap printed is
-    to the lowest bound of any point that was not simulated; where plans may be lossy, with any codec or without.
+    time is the objective, every other point of the grid that could still be faster is simulated too; where that would
+    be too many, or for another objective, of each family the best by formula. The gap printed is to the lowest bound of
+    any point that was not simulated; where plans may be lossy, with any codec or without.
 
     Raises PlanError where no plan applies.
     """
@@ -214,6 +215,11 @@ def auto(
         early, names = rest.clocked, {plan.name for plan in plans}
         rest = best_first(estimates, bounds, costs, best, names, tell)
         rest = replace(rest, clocked=rest.clocked + early)
+    sure = whole and rest.bound >= min(
+        (c.timeline.step_seconds for c in (*found, *rest.candidates) if c.fits), default=inf
+    )
+    if costs.source == shortlist.costs.source and not sure:
+        rest = with_families(rest, found, estimates, bounds, objective=objective, allow=allow, tell=tell)
     every = (*found, *rest.candidates)
     by_formula = _by_formula(estimates, (*shortlist.points, *rest.points)) if cluster.size > MOST_RANKS else None
     bound, space = rest.bound, len(estimates.space)

@@ -2,7 +2,7 @@
 
 F F F F . . B B B B     m paces of the slowest place along the pipe, and the way of one microbatch through all the
 bubble ----/            others; then what of the gradients' messages is not hidden behind the last backward pass,
-                A-----  and the update
+                A-----  sums of weights that several stages have, and the update
 a pace       the longest of: what the processor does, its messages among it; the chain of passes that wait for weights;
              the lane of collectives; the port; a message; a round trip over the microbatches that may be under way
 """
@@ -11,24 +11,22 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Final
 
 import numpy as np
 
-from partita.arrays import Flags, Reals
+from partita.arrays import Flags, Ints, Reals
 from partita.cluster.cluster import Cluster
 from partita.cost.costs import Costs
 from partita.graph.graph import Graph
-from partita.graph.recompute import AGAIN
-from partita.lowering.recomputation import step_by_rule
-from partita.plan.memory import Recompute, Shard
+from partita.plan.memory import Shard
 from partita.plan.schedule import Order
 from partita.searches.footprint import footprint
 from partita.searches.link_speeds import LinkSpeeds
-from partita.searches.space import RECOMPUTES, SCHEDULES, SHARDS, Space
+from partita.searches.recomputed_shares import recomputed_shares
+from partita.searches.space import SCHEDULES, SHARDS, Space
 from partita.searches.stage_cuts import StageCuts
-from partita.units import Seconds
 
 THIRD: Final = 1 / 3  # of a stage's seconds: forward, backward for inputs and for weights take about as long
 BLOCK: Final = 2**15  # points whose terms are worked out at once
@@ -65,22 +63,28 @@ def estimates_of(graph: Graph, cluster: Cluster, costs: Costs, space: Space, cut
     link_speeds = LinkSpeeds(cluster, costs.wiring)
     recomputed = np.array([recomputed_shares(graph, costs, staged=staged) for staged in (False, True)])
 
-    def terms_of(some: Space, width: float = 1.0) -> StepTerms:
-        return StepTerms(graph, cluster, costs, some, cuts, link_speeds, recomputed, width)
+    def terms_of(some: Space, tied: Reals, width: float = 1.0) -> StepTerms:
+        return StepTerms(graph, cluster, costs, some, cuts, link_speeds, recomputed, tied, width)
+
+    def tied_of(some: Space, width: float = 1.0) -> Reals:
+        kinds, which = some.groups
+        return terms_of(some.some(kinds), np.zeros(0), width).tied_sums[which]
 
     seconds, memory = np.empty((2, len(space)))
+    tied = tied_of(space)
     for begin in range(0, len(space), BLOCK):
         at = slice(begin, begin + BLOCK)
-        steps = terms_of(space.some(at))
+        steps = terms_of(space.some(at), tied[at])
         seconds[at] = steps.seconds
         memory[at] = footprint(graph, steps.space, cuts, steps.samples, steps.place["state"])
-    return Estimates(space, seconds, memory, lambda some, width: terms_of(some, width).seconds)
+    return Estimates(space, seconds, memory, lambda some, width: terms_of(some, tied_of(some, width), width).seconds)
 
 
 @dataclass(frozen=True, eq=False)
 class StepTerms:
     """The terms of a step, each a number for every point; `pace`, `own` and what else is said to be a microbatch's.
-    `recomputed` has `recomputed_shares` of steps without stages and with them; links are `width` times as wide."""
+    `recomputed` has `recomputed_shares` of steps without stages and with them, `tied` the `tied_sums` of the points;
+    links are `width` times as wide."""
 
     graph: Graph
     cluster: Cluster
@@ -89,6 +93,7 @@ class StepTerms:
     cuts: StageCuts
     link_speeds: LinkSpeeds
     recomputed: Reals
+    tied: Reals
     width: float = 1.0
 
     @cached_property
@@ -97,8 +102,9 @@ class StepTerms:
         alone = np.maximum(self.chain, self.work + self.packing + self.ends * self.transfer[1])
         total = (self.m - 1) * self.pace + alone + self.ramp + self.stalled
         busy = self.m * self.own + self.ramp + self.sharded(ONCE) * self.buckets * self.half[1]
+        lane = (self.m * self.collectives + self.sharded(ONCE) * self.buckets) * self.half[0] + self.tied
         first = self.round_trip - self.deferred
-        found: Reals = np.max([total + self.exposed, busy, first + self.exposed], axis=0) + self.update
+        found: Reals = np.max([total + self.exposed, busy, lane, first + self.exposed], axis=0) + self.update
         return found
 
     @cached_property
@@ -209,9 +215,21 @@ class StepTerms:
     @cached_property
     def half(self) -> tuple[Reals, Reals, Reals]:
         """(seconds, core-seconds, seconds of the port) of a bucket's scatter or gather, or of half of its sum."""
-        wiring, data = self.costs.wiring, self.data
-        whole, bandwidth = self.place["state"] / self.buckets, self.link_speeds.ring[0][self.space.column("data")]
-        waits, part = self.link_speeds.half_sums(whole, self.space.column("data"), self.space.column("shard") > 0)
+        data = self.space.column("data")
+        return self._half(self.place["state"] / self.buckets, data, 0 * data)
+
+    @cached_property
+    def tied_sums(self) -> Reals:
+        """Seconds of summing up weights that the first and another place have, and of bringing them back: neither
+        passes nor other buckets are left to do meanwhile."""
+        data, pipe = self.space.column("data"), self.space.column("pipe")
+        size = self.place["tied"]
+        return 2 * self._half(size, data, data * (pipe - 1))[0] * (size > 0) if size.any() else size
+
+    def _half(self, whole: Reals, near: Ints, far: Ints) -> tuple[Reals, Reals, Reals]:
+        """`half`, of a bucket of so many bytes among the first ranks, and as many `far` ones where that is above 0."""
+        wiring, data = self.costs.wiring, np.where(far > 0, 2.0 * near, near)
+        waits, part, bandwidth = self.link_speeds.half_sums(whole, near, far, self.space.column("shard") > 0)
         size = whole * (data - 1) / data
         wire = part * size / (self.width * bandwidth)
         start = wiring.start / np.where(self.space.column("shard") > 0, 1, 2)  # an all-reduce is both, started once
@@ -286,7 +304,7 @@ class StepTerms:
         buckets = self.buckets
         seconds = (self.sharded(ONCE) + self.sharded(LAST)) * buckets * self.half[0]
         hidden = (1 - THIRD) * self.work / np.where(self.pipe > 1, self.chunks, 1.0)
-        return np.maximum(seconds - hidden * (1 - 1 / buckets), seconds / buckets)
+        return np.maximum(seconds - hidden * (1 - 1 / buckets), seconds / buckets) + self.tied
 
     @cached_property
     def update(self) -> Reals:
@@ -295,21 +313,3 @@ class StepTerms:
         tensors = np.maximum(self.tensors / owners, self.buckets)
         touched = costs.update.element * self.place["state"] / self.graph.item + costs.update.tensor * tensors * owners
         return (touched / owners + (costs.instruction + costs.update.call) * self.buckets) / self.speed
-
-
-def recomputed_shares(graph: Graph, costs: Costs, *, staged: bool) -> list[Seconds]:
-    """For each of RECOMPUTES what is computed again, a part of what is computed anyway; the last block of a step
-    without stages is not."""
-    prices = costs.prices(max(costs.sizes))
-    total = sum(prices[o.name] for o in graph.operators) or 1.0
-    found = []
-    for kind in RECOMPUTES:
-        copies = graph.once(("copies", kind, staged), partial(_copies, graph, kind, staged))
-        found.append(sum(prices[name] for name in copies) / total)
-    return found
-
-
-def _copies(graph: Graph, kind: Recompute, staged: bool) -> tuple[str, ...]:
-    """The operators that a rule has computed twice."""
-    step = step_by_rule(graph, kind, last=staged)
-    return tuple(o.name.removesuffix(AGAIN) for o in step.operators if o.name.endswith(AGAIN))

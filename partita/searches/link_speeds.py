@@ -4,8 +4,9 @@ along rings."""
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
 from typing import TypeVar
 
 import numpy as np
@@ -40,22 +41,46 @@ class LinkSpeeds:
         ports = {port.path: port for climb in self.cluster.climbs for port in climb}
         return {path: self.wiring.payload(self.cluster, port) for path, port in ports.items()}
 
+    @cached_property
+    def below(self) -> Counter[tuple[int, ...]]:
+        """How many devices each port leads to."""
+        return Counter(port.path for climb in self.cluster.climbs for port in climb)
+
     def circle(self, n: int, first: int = 0) -> Circle:
         """That of n ranks from the first on."""
         way = self.steps[first : first + n - 1, 1].max(initial=0.0)
         return replace(circle_of(range(first, first + n), self.cluster), way=float(way))
 
-    def half_sums(self, size: Reals, data: Ints, sharded: Flags) -> tuple[Reals, Reals]:
+    def half_sums(self, size: Reals, data: Ints, far: Ints, sharded: Flags) -> tuple[Reals, Reals, Reals]:
         """Of halves of sums of so many bytes among the first `data` ranks, or where `sharded` of scatters and gathers,
-        the latency, and the part of a ring's bytes that ports carry."""
-        found = np.zeros((2, len(size)))
-        for n in np.unique(data).tolist():
+        the latency, the part of a ring's bytes that ports carry, and bytes a second of its slowest step. Where `far` is
+        above 0, as many ranks from that one on are among them."""
+        found = np.zeros((3, len(size)))
+        codes = data * (self.cluster.size + 1) + far
+        for code in np.unique(codes).tolist():
+            circle, width = self.circles(*divmod(code, self.cluster.size + 1))
             for kinds, some in (((Kind.REDUCE_SCATTER, Kind.ALL_GATHER), sharded), ((Kind.ALL_REDUCE,), ~sharded)):
-                at = np.flatnonzero(some & (data == n))
-                waits = [self.wiring.waits(size[at], self.circle(n), kind) for kind in kinds]
+                at = np.flatnonzero(some & (codes == code))
+                waits = [self.wiring.waits(size[at], circle, kind) for kind in kinds]
                 found[0, at] = np.sum([one for one, _ in waits], axis=0) / 2
                 found[1, at] = np.mean([part for _, part in waits], axis=0)
-        return found[0], found[1]
+                found[2, at] = width
+        return found[0], found[1], found[2]
+
+    @cached_property
+    def circles(self) -> Callable[[int, int], tuple[Circle, float]]:
+        """(ranks, far) -> the circle of so many ranks, with as many from the one that is `far` on, and bytes a second
+        of its slowest step."""
+
+        def of(n: int, far: int) -> tuple[Circle, float]:
+            if not far:
+                return self.circle(n), float(self.ring[0][n])
+            width, way = self.between(0, far)
+            ranks = (*range(n), *range(far, far + n))
+            circle = replace(circle_of(ranks, self.cluster), way=max(self.circle(n).way, way))
+            return circle, min(float(self.ring[0][n]), width)
+
+        return cache(of)
 
     def least_part(self, n: int) -> float:
         """The least part of a ring's bytes that any all-reduce among n ranks carries."""
@@ -121,11 +146,12 @@ class LinkSpeeds:
 
     @cached_property
     def apart(self) -> tuple[Reals, Reals]:
-        """Bytes a second and latency of the slowest messages between ranks n apart, shape [size + 1] each."""
+        """Bytes a second and latency of the slowest messages between ranks n apart, n of which set out at once, shape
+        [size + 1] each."""
         size = self.cluster.size
         found = [(np.inf, 0.0)]
         for n in range(1, size + 1):
-            ways = [self.between(k * n, k * n + n) for k in range(size // n - 1)]
+            ways = [self.between(k * n, k * n + n, n) for k in range(size // n - 1)]
             found.append((min((b for b, _ in ways), default=np.inf), max((s for _, s in ways), default=0.0)))
         bandwidth, latency = np.array(found).T
         return bandwidth, latency
@@ -141,8 +167,10 @@ class LinkSpeeds:
         """The most bytes a second that any device sends."""
         return max((self.rates[climb[-1].path] for climb in self.cluster.climbs if climb), default=np.inf)
 
-    def between(self, source: int, target: int) -> tuple[float, float]:
-        """Payload bytes a second and latency of a message."""
+    def between(self, source: int, target: int, together: int = 1) -> tuple[float, float]:
+        """Payload bytes a second and latency of a message; of one of several `together`, whose ranks are neighbours:
+        those that lie behind one port share it."""
         climb, descent = self.cluster.route(source, target)
         ports = (*climb, *descent)
-        return min(self.rates[port.path] for port in ports), sum(port.link.latency for port in ports)
+        width = min(self.rates[port.path] / min(together, self.below[port.path]) for port in ports)
+        return width, sum(port.link.latency for port in ports)

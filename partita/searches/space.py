@@ -49,6 +49,17 @@ class Space:
         """A column of SHAPE, shape [points]."""
         return self.shapes[:, SHAPE.index(name)].astype(np.int64)
 
+    @property
+    def groups(self) -> tuple[Ints, Ints]:
+        """A point of each group, and which group each point is of: points that are alike in replicas, stages, and
+        whether state is divided."""
+        columns = (self.column(name) for name in ("data", "pipe", "schedule"))
+        sizes = (*(self.shapes.max(axis=0)[:3] + 1), 2)
+        code = np.ravel_multi_index((*columns, self.column("shard") > 0), sizes)
+        first = np.flatnonzero(np.diff(code, prepend=-1))  # neighbours are mostly of one group
+        _, points, which = np.unique(code[first], return_index=True, return_inverse=True)
+        return first[points], np.repeat(which, np.diff(first, append=len(code)))
+
     def some(self, at: Ints | list[int] | slice) -> Space:
         """The points of these places."""
         return Space(self.shapes[at], self.buckets[at])

@@ -16,21 +16,25 @@ from partita.graph.graph import Graph
 from partita.plan.schedule import Order
 from partita.recipes.balance import blocks_of
 from partita.searches.space import SCHEDULES
+from partita.searches.tied_parameters import TiedParameter, tied_parameters
 
-COLUMNS: Final = ("fixed", "each", "whole_fixed", "whole_each", "state", "crossing")
+COLUMNS: Final = ("fixed", "each", "whole_fixed", "whole_each", "state", "crossing", "tied")
 
 
 @dataclass(frozen=True)
 class StageCuts:
     """The best partition of the blocks into 1, 2, .. stages by time. Of each stage in each partition: seconds of a
     microbatch as `fixed + each * samples` (a device of speed 1), `state` bytes of parameters, `saved` those that
-    backward waits for (a sample), `crossing` those that come in (a sample)."""
+    backward waits for (a sample), `crossing` those that come in (a sample), its first block (`starts`); and the weights
+    that blocks share."""
 
     fixed: tuple[Reals, ...]
     each: tuple[Reals, ...]
     state: tuple[Reals, ...]
     saved: tuple[Reals, ...]
     crossing: tuple[Reals, ...]
+    starts: tuple[Ints, ...]
+    shared: tuple[TiedParameter, ...]
 
     @property
     def most(self) -> int:
@@ -49,7 +53,8 @@ class StageCuts:
 
     def places(self, pipe: Ints, schedule: Ints) -> dict[str, Reals]:
         """For each point, whose schedule is a place in SCHEDULES, the `fixed` and `each` of the slowest place along the
-        pipe, the `whole_` of all places, the fullest one's `state`, and the widest `crossing`."""
+        pipe, the `whole_` of all places, the fullest one's `state`, the widest `crossing`, and bytes of weights that
+        several have (`tied`)."""
         at = schedule * (self.most + 1) + pipe
         return {name: table.take(at) for name, table in zip(COLUMNS, self._places, strict=True)}
 
@@ -100,8 +105,12 @@ class StageCuts:
             column[n].reshape(chunks, pipe).sum(axis=0) for column in (self.fixed, self.each, self.state)
         )
         slowest = (fixed + each).argmax()
+        tied = 0
+        for one in self.shared:
+            first, last = np.searchsorted(self.starts[n], (one.first, one.last), side="right")
+            tied += one.size * bool((last - first) % pipe)
         return (
-            fixed[slowest], each[slowest], fixed.sum(), each.sum(), state.max(), self.crossing[n].max()
+            fixed[slowest], each[slowest], fixed.sum(), each.sum(), state.max(), self.crossing[n].max(), tied
         )  # fmt: skip
 
 
@@ -119,7 +128,8 @@ def cuts_of(graph: Graph, cluster: Cluster, costs: Costs, most: int) -> StageCut
         return tuple(np.add.reduceat(column, found) for found in starts)
 
     state = np.array(large.state, np.float64)
-    return StageCuts(parts(base), parts(slope), parts(state), parts(saved), tuple(crossing[found] for found in starts))
+    sums = (parts(base), parts(slope), parts(state), parts(saved))
+    return StageCuts(*sums, tuple(crossing[found] for found in starts), tuple(starts), tied_parameters(graph))
 
 
 def even_cuts(seconds: Reals, most: int) -> list[list[int]]:
