@@ -24,6 +24,7 @@ from partita.searches.auto import auto, shortlist_of, usual
 from partita.searches.break_even import all_break_evens, codec_baseline
 from partita.searches.exhaustive import Search
 from partita.searches.finals import finals, plainest
+from partita.searches.half_precision import half_precision
 from partita.searches.minibatches import over_minibatches
 from partita.searches.objective import ALLOWED, check_objective
 from partita.searches.steps_to_loss import StepsToLoss
@@ -109,10 +110,10 @@ def search(
     if "lossy" in ALLOWED[allow]:
         tell("simulating codecs")
         found = replace(found, pays=all_break_evens(known))
-    sheet = f"\ncosts are data sheets', not measured: {found.because}" if found.because else ""
-    return replace(
-        found, candidates=kept, search_seconds=time.perf_counter() - begun, explanation=found.explanation + sheet
-    )
+    sheet = f"costs are data sheets', not measured: {found.because}" if found.because else ""
+    short = half_precision(found, known) if objective != "time-to-loss" else ""
+    said = "\n".join(filter(None, (found.explanation, short, sheet)))
+    return replace(found, candidates=kept, search_seconds=time.perf_counter() - begun, explanation=said)
 
 
 def _usual(graph: Graph, cluster: Cluster) -> Plan:

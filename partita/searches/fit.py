@@ -18,6 +18,7 @@ from partita.plan.plan import Plan
 from partita.recipes.catalogue import call
 from partita.searches.auto import shortlist_of
 from partita.searches.footprint import rooms_of
+from partita.searches.half_precision import in_bf16
 from partita.searches.memory_bound import MemoryBound, memory_bound_of
 from partita.searches.peaks import ERROR, peaks_of
 from partita.units import Bytes, show_bytes
@@ -132,9 +133,8 @@ def _shorter(way: _Way, cluster: Cluster) -> _Way:
     """The plans in bf16, those of them that apply."""
     plans, places = list[Plan](), list[int]()
     for place, plan in enumerate(way.plans):
-        text = plan.name.removesuffix(")") + ("," if "(" in plan.name else "(") + "precision=bf16)"
         with suppress(InputError):
-            check_lowered(way.graph, short := call(text, way.graph, cluster), cluster)
+            check_lowered(way.graph, short := call(in_bf16(plan.name), way.graph, cluster), cluster)
             plans.append(short)
             places.append(place)
     slower, memory = (tuple(each[place] for place in places) for each in (way.slower, way.memory))
