@@ -1,6 +1,7 @@
 """The command line: each command calls one verb and answers; `main` says the answer and returns the exit code.
 
-0 done   1 the answer is no   2 bad input   3 the run failed   4 it hung   130 interrupted   143 terminated
+0 done   1 the answer is no   2 bad input   3 the run failed   4 it hung
+129 hung up   130 interrupted   143 terminated
 """
 
 from __future__ import annotations

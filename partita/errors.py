@@ -12,7 +12,7 @@ PartitaError                 exit 3   a sentence: what was given, what is allowe
 ├── CostError                exit 3   no cost is known for something that was asked
 └── RunError                 exit 3   a run failed; names rank and step where they are known
     ├── RunHung              exit 4   nothing moved within the time limit
-    └── RunStopped     exit 130, 143  a signal ended a run; says where it goes on
+    └── RunStopped     exit 129 to 143  a signal ended a run; says where it goes on
 """
 
 from __future__ import annotations

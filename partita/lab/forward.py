@@ -1,4 +1,5 @@
-"""SIGTERM and SIGINT at the launcher of a run that can be stopped: the workers hear of the first, the second ends all.
+"""SIGTERM, SIGINT and SIGHUP at the launcher of a run that can be stopped: workers hear of the first, a second ends
+all.
 
 launcher   TERM ──> workers   agree on a step, write a checkpoint, answer
            TERM again         as without this
@@ -17,7 +18,7 @@ from dataclasses import dataclass
 from types import FrameType
 
 from partita.lab.worker import Worker
-from partita.runtime.brake import STOPPING
+from partita.runtime.brake import stopping
 
 
 @dataclass
@@ -35,9 +36,11 @@ def forwarding(workers: Sequence[Worker], wanted: bool = True) -> Iterator[Forwa
     if not wanted or threading.current_thread() is not threading.main_thread():
         yield heard
         return
-    before = {number: signal.getsignal(number) for number in STOPPING}
+    before = {number: signal.getsignal(number) for number in stopping()}
 
     def stop(number: int, frame: FrameType | None) -> None:
+        if heard.number and number == signal.SIGHUP:  # the shell sends it, and the kernel once more
+            return
         if heard.number:
             restore()
             os.kill(os.getpid(), number)
@@ -48,10 +51,11 @@ def forwarding(workers: Sequence[Worker], wanted: bool = True) -> Iterator[Forwa
                 os.kill(worker.process.pid, signal.SIGTERM)
 
     def restore() -> None:
+        hung_up = heard.number == signal.SIGHUP  # it may come again while this process ends
         for number, handler in before.items():
-            signal.signal(number, handler)
+            signal.signal(number, signal.SIG_IGN if hung_up and number == signal.SIGHUP else handler)
 
-    for number in STOPPING:
+    for number in before:
         signal.signal(number, stop)
     try:
         yield heard

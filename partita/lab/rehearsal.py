@@ -262,8 +262,8 @@ class Rehearsal:
         """Train up to step `steps`, from the first weights or from the checkpoint in `resume`, which is of step
         `since`.
 
-        The first three steps that it takes do not count for the seconds of a step. With `keep.out`, a first SIGTERM or
-        SIGINT ends the run at a checkpoint: raises RunStopped.
+        The first three steps that it takes do not count for the seconds of a step. With `keep.out`, a first SIGTERM,
+        SIGINT or SIGHUP ends the run at a checkpoint: raises RunStopped.
         """
         self.note = note
         order = {"out": keep.out, "every": keep.every, "keep": keep.many, "keyed": keyed, "resume": resume}

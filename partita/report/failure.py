@@ -13,11 +13,12 @@ import typer
 
 from partita.errors import PartitaError
 from partita.report.answer import Answer
+from partita.runtime.brake import stopping
 
 # The base of typer's usage errors; which module holds it differs between versions of typer.
 UsageError: Final[Any] = typer.BadParameter.__mro__[2]
 INTERRUPTED: Final = 130
-TERMINATED: Final = 143
+ENDED: Final = {128 + signal.SIGTERM: "terminated", 128 + signal.SIGHUP: "hung up"}  # exit code: in a word
 
 
 def attempt(command: Callable[[], Answer | int | None], words: Sequence[str] = ()) -> Answer:
@@ -68,8 +69,8 @@ def _interrupted(error: BaseException | None) -> bool:
 
 
 def _left(stop: SystemExit) -> Answer:
-    if stop.code == TERMINATED:
-        return Answer(code=TERMINATED, error="terminated")
+    if isinstance(stop.code, int) and stop.code in ENDED:
+        return Answer(code=stop.code, error=ENDED[stop.code])
     return Answer(code=3, error=f"something that was called left with exit code {stop.code!r} before it was done")
 
 
@@ -82,13 +83,16 @@ def _show_traceback() -> bool:
 
 @contextmanager
 def terminable() -> Iterator[None]:
-    """Let SIGTERM raise SystemExit(143), so that whatever must clean up does."""
+    """Let SIGTERM raise SystemExit(143), and SIGHUP 129 unless it is ignored, so that whatever must clean up does."""
 
     def stop(number: int, frame: Any) -> None:
-        raise SystemExit(TERMINATED)
+        if number == signal.SIGHUP:  # which the shell sends, and the kernel once more
+            signal.signal(number, signal.SIG_IGN)
+        raise SystemExit(128 + number)
 
-    before = signal.signal(signal.SIGTERM, stop)
+    before = {number: signal.signal(number, stop) for number in stopping() if number != signal.SIGINT}
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -46,12 +46,19 @@ def _spinner() -> Iterator[Tell]:
             from rich.console import Console
             from rich.text import Text
 
-            if not started:
-                started.append(stack.enter_context(Console(stderr=True).status("")))
-            if isinstance(sentence, Note):
-                started[0].console.print(Text(f"partita: {sentence}"), soft_wrap=True)
-            else:
-                started[0].update(Text(sentence))
+            with suppress(OSError):  # the terminal may be gone, and the work goes on
+                if not started:
+                    started.append(Console(stderr=True).status(""))
+                    stack.callback(stop)
+                    started[0].start()
+                if isinstance(sentence, Note):
+                    started[0].console.print(Text(f"partita: {sentence}"), soft_wrap=True)
+                else:
+                    started[0].update(Text(sentence))
+
+        def stop() -> None:
+            with suppress(OSError):
+                started[0].stop()
 
         yield tell
 

@@ -1,4 +1,4 @@
-"""SIGTERM and SIGINT during a run: the ranks agree on where to stop, so that a last checkpoint can be written.
+"""SIGTERM, SIGINT and SIGHUP during a run: the ranks agree on where to stop, so that a last checkpoint can be written.
 
 The first signal starts this, a second ends the process at once. A thread listens, since the main thread may be deep in
 a message.
@@ -12,7 +12,7 @@ import threading
 from types import TracebackType
 from typing import Final
 
-from partita.runtime.brake import STOPPING, Brake
+from partita.runtime.brake import Brake, stopping
 from partita.transport.messages import come, wait_for
 from partita.units import Seconds
 
@@ -29,7 +29,7 @@ class Halt:
     def __enter__(self) -> Halt:
         self.hears, self.speaks = os.pipe()
         os.set_blocking(self.speaks, False)
-        self.before = {number: signal.signal(number, lambda *_: None) for number in STOPPING}
+        self.before = {number: signal.signal(number, lambda *_: None) for number in stopping()}
         self.woken = signal.set_wakeup_fd(self.speaks)
         threading.Thread(target=self._listen, name="halt", daemon=True).start()
         return self
@@ -44,7 +44,9 @@ class Halt:
 
     def _listen(self) -> None:
         for number in iter(lambda: os.read(self.hears, 1), b""):
-            if number[0] not in STOPPING:
+            if number[0] not in self.before:
+                continue
+            if self.number and number[0] == signal.SIGHUP:  # the shell sends it, and the kernel once more
                 continue
             if self.number:
                 os._exit(128 + number[0])

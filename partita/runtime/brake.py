@@ -17,7 +17,13 @@ from typing import Final
 
 from partita.units import Seconds
 
-STOPPING: Final = (signal.SIGTERM, signal.SIGINT)  # signals that stop a run
+STOPPING: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+
+
+def stopping() -> tuple[signal.Signals, ...]:
+    """The signals that stop a run: without SIGHUP where whoever started the process has it ignored, as nohup does."""
+    ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    return tuple(number for number in STOPPING if number != signal.SIGHUP or not ignored)
 
 
 @dataclass

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import is_dataclass
 from itertools import chain
-from signal import SIGTERM
+from signal import SIGHUP, SIGTERM
 from typing import Any, Final
 
 import numpy as np
@@ -31,7 +31,7 @@ from partita.tracing.leaves import changed
 
 Tensors = Mapping[str, torch.Tensor]
 TAKEN: Final = re.compile(rf"{TANGENT}|(input|constant)\.\d+")  # names of a graph's own values
-ENDED: Final = 128 + SIGTERM  # the exit code of a process that was told to end, which a model does not ask for
+ENDED: Final = (128 + SIGTERM, 128 + SIGHUP)  # of a process that was told to end; no model asks for these
 DTYPES: Final[dict[str, torch.dtype]] = {precision: getattr(torch, name) for precision, name in DTYPE_OF.items()}
 
 
@@ -52,7 +52,7 @@ def checked_model(task: Task) -> nn.Module:
     try:
         model = task.model()
     except SystemExit as stop:
-        if stop.code == ENDED:
+        if stop.code in ENDED:
             raise
         raise TaskError(
             f"Task.model of {task.name!r} left with exit code {stop.code!r} before it was done; make task.model() "

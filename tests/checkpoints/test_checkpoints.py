@@ -303,7 +303,7 @@ def test_a_run_that_stops_where_it_went_on_leaves_its_checkpoint_alone(tmp_path:
     assert [(each, (each / NAME).stat().st_mtime_ns) for each in committed(tmp_path)] == [(path, written)]
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_run_says_which_signal_has_ended_it(number: signal.Signals, tmp_path: Path) -> None:
     """Ctrl-C is told from a scheduler's SIGTERM by the exit code, so each rank must know."""
     (session, plan), sent = alone(), list[int]()

@@ -24,6 +24,7 @@ from partita.recipes.reading import split_plans
 from partita.report.page import comparison_page
 from partita.report.record import read_record, write_run
 from partita.report.setting import Setting
+from partita.runtime.brake import stopping
 from tests.report.nine import nine
 from tests.report.timelines import comparison, measured
 from tests.small import two_layers
@@ -112,21 +113,41 @@ def test_a_traceback_is_shown_on_demand(say: Say, monkeypatch: pytest.MonkeyPatc
     assert "Traceback" in say("simulate", "t", "--cluster", "local:2", "--plan", "ddp")[2]
 
 
-def test_sigterm_lets_what_runs_clean_up(say: Say, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("number", "word"), [(signal.SIGTERM, "terminated"), (signal.SIGHUP, "hung up")])
+def test_a_signal_lets_what_runs_clean_up(say: Say, monkeypatch: pytest.MonkeyPatch, number: int, word: str) -> None:
     cleaned = []
 
     def stub(*given: Any, **named: Any) -> Any:
         try:
-            os.kill(os.getpid(), signal.SIGTERM)
+            os.kill(os.getpid(), number)
             signal.pause()
         finally:
             cleaned.append(True)
 
-    before = signal.getsignal(signal.SIGTERM)
+    before = signal.signal(number, signal.SIG_DFL)
     monkeypatch.setattr(api, "graph_of", stub)
-    assert say("capture", "t") == (143, "", "partita: terminated\n")
-    assert cleaned == [True]
-    assert signal.getsignal(signal.SIGTERM) is before
+    try:
+        assert say("capture", "t") == (128 + number, "", f"partita: {word}\n")
+        assert cleaned == [True]
+        assert signal.getsignal(number) is signal.SIG_DFL
+    finally:
+        signal.signal(number, before)
+
+
+def test_what_is_started_under_nohup_does_not_hear_that_the_terminal_is_gone(
+    say: Say, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stub(*given: Any, **named: Any) -> Any:
+        os.kill(os.getpid(), signal.SIGHUP)
+        raise ValueError("gone on")
+
+    monkeypatch.setattr(api, "graph_of", stub)
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        assert "gone on" in say("capture", "t")[2]
+        assert stopping() == (signal.SIGTERM, signal.SIGINT)
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 USAGE = [
