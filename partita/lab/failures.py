@@ -19,6 +19,7 @@ from partita.program.stall import LanePosition, RankPosition, stall_of
 from partita.units import Seconds, show_bytes
 
 NO_REPORT: Final[Seconds] = 5.0
+STALL_SHARE: Final = 0.75  # of --timeout, after which a rank or a link is named that holds up a run that stands still
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,13 +70,16 @@ def reported_by(worker: Worker, message: dict[str, Any]) -> WorkerFailure:
     return WorkerFailure(error, time.monotonic(), False)
 
 
-def hang(verb: str, timeout: Seconds, silent: Sequence[Worker]) -> RunHung:
+def hang(verb: str, timeout: Seconds, silent: Sequence[Worker], stood: bool = False) -> RunHung:
     """The error for a run in which nothing was heard for `timeout` seconds: it names the workers that owe an answer,
-    and which of them are stopped."""
+    and which of them are stopped. `stood`: the run stood still for the share of --timeout that it may."""
     each = ", ".join(f"rank {worker.rank}{_words_of(worker)}{_after(worker)}" for worker in silent)
+    share = f" ({STALL_SHARE:.0%} of --timeout)" if stood else ""
     first = min(silent, key=lambda worker: (not state_of(worker), worker.step))
     return RunHung(
-        f"no answer to {verb!r} and nothing heard for {timeout:g} s from {each}", rank=first.rank, step=first.step
+        f"no answer to {verb!r} and nothing heard for {timeout:.3g} s{share} from {each}",
+        rank=first.rank,
+        step=first.step,
     )
 
 

@@ -26,7 +26,7 @@ from partita.graph.graph import Graph
 from partita.graph.text import write_graph
 from partita.lab.background_load import BEARABLE, HEAVY, BackgroundLoad
 from partita.lab.costing import batches_by_company, precisions_of, seconds_alone
-from partita.lab.failures import stalled
+from partita.lab.failures import STALL_SHARE, stalled
 from partita.lab.forward import forwarding
 from partita.lab.launching import launches_of, with_launching
 from partita.lab.link_costs import sizes_for, wiring_of, with_disturbance
@@ -55,7 +55,6 @@ from partita.telling import Tell, quiet
 from partita.units import Seconds
 from partita.zoo.tasks import built_in
 
-STALL_SHARE: Final = 0.75  # of --timeout, after which a rank or a link is named that holds up a run that stands still
 TIMEOUT_FACTOR: Final = 100  # times --timeout, for which workers wait alone: a message may take long on a slow link
 GLANCE: Final[Seconds] = 0.3  # of a core, for timing operators again between runs
 RARE: Final = 8  # from one such time to the next: so many times as long as it takes, at least

@@ -156,7 +156,7 @@ class WorkerGroup:
         if failures:
             raise likely_cause(failures).error
         if len(replies) + len(self.spares.away) < len(self.workers):
-            raise hang(verb, time.monotonic() - moved, self._silent(replies))
+            raise hang(verb, time.monotonic() - moved, self._silent(replies), stood=limit < end)
         return [replies[worker.rank] for worker in self.workers if worker.rank in replies]
 
     def _do_without(self, worker: Worker, on_event: OnEvent) -> None:

@@ -74,13 +74,13 @@ def sweep_answer(answer: Answer, found: Sweep) -> Answer:
 
 
 def trained_answer(done: Trained) -> Answer:
-    """A finished run."""
+    """A finished run. Its notes were told while it ran, so they stand in the body only."""
     body = timeline_body(done.timeline, done.setting) | {
         "final_loss": done.final_loss, "steps": done.steps, "loss": done.loss, "weights": done.weights_path,
         "notes": done.notes,
     }  # fmt: skip
     words = f"final loss {done.final_loss:.6g} after {done.steps} steps"
-    return Answer(body, (*done.notes, timeline_table(done.timeline), words, *lines_of({"weights": done.weights_path})))
+    return Answer(body, (timeline_table(done.timeline), words, *lines_of({"weights": done.weights_path})))
 
 
 def comparison_answer(found: Comparison) -> Answer:

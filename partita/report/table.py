@@ -129,7 +129,7 @@ def timeline_table(timeline: Timeline) -> Table:
         "forward": _share(b.forward, step), "backward": _share(b.backward, step),
         "optimizer": _share(b.optimizer, step), "codec": _share(b.codec, step), "data": _share(b.data, step),
         "exposed communication": _share(b.exposed_communication, step), "idle": _share(b.idle, step),
-        "peak memory": _fullest(timeline, lambda t: t.memory),
+        "peak memory": _fullest(timeline, lambda t: t.memory) if timeline.memory else "",
         "wire bytes a step": _fullest(timeline, lambda t: t.wire_sent),
     }  # fmt: skip
     for name, value in rows.items():

@@ -7,7 +7,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from partita.lab.failures import death_of
+from partita.lab.failures import death_of, hang
 from partita.lab.lab import Lab
 from partita.lab.worker import Worker
 
@@ -32,3 +32,9 @@ def test_a_death_ends_with_advice_and_the_log_is_behind_it(code: int) -> None:
     assert str(error) == f"{DEATHS[code]}; the end of its log:\na long story"
     error.advise("--resume goes on")
     assert str(error) == f"{DEATHS[code]}; --resume goes on; the end of its log:\na long story"
+
+
+def test_a_hang_says_how_long_in_few_digits_and_what_it_is_of() -> None:
+    said = "no answer to 'run' and nothing heard for 7.5 s (75% of --timeout) from rank 1 after step 3"
+    assert str(hang("run", 7.50354, [worker()], stood=True)) == said
+    assert str(hang("open", 7.50354, [worker()])) == said.replace("run", "open").replace(" (75% of --timeout)", "")

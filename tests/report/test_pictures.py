@@ -12,12 +12,15 @@ from rich.table import Table
 
 from partita.cluster.cluster import Device
 from partita.errors import OptionError
+from partita.plan.plan import Plan
 from partita.program.timeline import Timeline
 from partita.recipes.catalogue import RECIPES
+from partita.report.answers import trained_answer
 from partita.report.comparison import Comparison, Row, unreached, verdict
 from partita.report.svg import timeline_svg
 from partita.report.table import comparison_table, printable, recipes_table, refusals, search_table, timeline_table
 from partita.report.trace import write_trace
+from partita.report.trained import Trained
 from partita.searches.exhaustive import Candidate, Search
 from tests.report.timelines import comparison, measured, predicted
 from tests.small import cluster_of
@@ -77,6 +80,15 @@ def test_every_recipe_has_a_line() -> None:
     assert all(name in text for name in RECIPES)
 
 
+def test_a_finished_run_says_no_memory_that_was_not_measured_and_no_note_twice() -> None:
+    done = Trained(Plan("ddp"), replace(predicted(), memory=()), (), 0.5, 3, "", ("told while it ran",))
+    answer = trained_answer(done)
+    assert answer.body["notes"] == ("told while it ran",)
+    assert "told while it ran" not in answer.text
+    assert "peak memory" not in drawn(answer.text[0])
+    assert "peak memory" in drawn(timeline_table(predicted()))
+
+
 def test_a_timeline_shows_the_parts_that_took_time() -> None:
     text = drawn(timeline_table(predicted()))
     assert "backward" in text
@@ -85,15 +97,11 @@ def test_a_timeline_shows_the_parts_that_took_time() -> None:
 
 
 def test_the_ranking_says_what_does_not_fit() -> None:
-    from partita.plan.plan import Plan
-
     search = Search((Candidate(Plan("ddp"), predicted(), "exact", False),), 0.1, 0.2, 1.5, "words")
     assert "no" in drawn(search_table(search)).split()
 
 
 def test_the_ranking_has_what_a_step_costs_where_devices_have_a_price() -> None:
-    from partita.plan.plan import Plan
-
     search = Search((Candidate(Plan("ddp"), predicted(), "exact", True),), 0.1, 0.2, 1.5, "words")
     ranks = len(predicted().memory)
     priced = drawn(search_table(search, (Device(price=3.6),) * ranks))
