@@ -147,14 +147,7 @@ def load_schedule(schedule: Any, state: dict[str, Any]) -> None:
 
 def made(task: Task, parameters: list[torch.Tensor]) -> torch.optim.Optimizer:
     """The task's optimizer of `parameters`, which takes its steps in one pass where it can. Raises TaskError."""
-    try:
-        found = optimizer_for(task, parameters)
-    except Exception as error:
-        raise TaskError(
-            f"the optimizer of {task.name!r} could not be made for the model's parameters ({first_line(error)}); "
-            "make task.optimizer(task.model().parameters()) work on its own first"
-        ) from error
-    return in_one_pass(found)
+    return in_one_pass(optimizer_for(task, parameters))
 
 
 def groups_among(task: Task, weights: Mapping[str, torch.Tensor]) -> Groups:

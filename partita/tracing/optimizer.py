@@ -112,10 +112,16 @@ def _check_schedule(task: Task, optimizer: torch.optim.Optimizer) -> None:
 
 
 def optimizer_for(task: Task, parts: list[torch.Tensor]) -> torch.optim.Optimizer:
-    """The task's optimizer of `parts` of weights, which count as trained while it is made: many filter by that."""
+    """The task's optimizer of `parts` of weights, which count as trained while it is made: many filter by that. Raises
+    TaskError."""
     trained = [part.requires_grad for part in parts]
     try:
         return task.optimizer([part.requires_grad_() for part in parts])
+    except Exception as error:
+        raise TaskError(
+            f"the optimizer of {task.name!r} could not be made for the model's parameters ({first_line(error)}); "
+            "make task.optimizer(task.model().parameters()) work on its own first"
+        ) from error
     finally:
         for part, before in zip(parts, trained, strict=True):
             part.requires_grad_(before)

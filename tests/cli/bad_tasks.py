@@ -225,7 +225,7 @@ class Tiring(nn.Linear):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         Tiring.calls += 1
-        if Tiring.calls > 3:
+        if Tiring.calls > 8:
             raise KeyError("late")
         return super().forward(x)
 

@@ -13,7 +13,6 @@ from torch import nn
 from partita.errors import TaskError
 from partita.oracles.check import TOLERANCE, checked
 from partita.recipes.catalogue import call
-from partita.runs.assembly import train_in_process
 from tests.captures import capture
 from tests.small import cluster_of, perceptron
 
@@ -53,7 +52,6 @@ def test_an_optimizer_that_refuses_the_weights_is_one_sentence() -> None:
             raise ValueError("matrices only")
         return torch.optim.SGD(every, lr=0.1)
 
-    task, machines = replace(perceptron(), model=lambda: nn.Linear(6, 3), optimizer=matrices_only), cluster_of(2)
-    graph = capture(task)
+    task = replace(perceptron(), model=lambda: nn.Linear(6, 3), optimizer=matrices_only)
     with pytest.raises(TaskError, match=r"could not be made for the model's parameters \(ValueError: matrices only\)"):
-        train_in_process(task, graph, call("ddp", graph, machines), machines, 1)
+        capture(task)
