@@ -77,7 +77,7 @@ def best_first(
         if bounds.memory(space.some([i]), closer=True)[0] > room:
             continue
         if clocked >= MOST_CLOCKED[few] and not (few and written < SMALL):
-            least = min(one.bound, best, *(other.bound for other in line))
+            least = min(one.bound, best, limit, *(other.bound for other in line))  # what is not opened begins there
             return BestFirst(_ordered(found), clocked, least, costs, tuple(points))
         clocked += 1
         tell(f"simulated {clocked} plans more that may be faster")

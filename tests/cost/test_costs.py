@@ -113,6 +113,8 @@ def test_the_naive_guess_is_computing_and_bytes(size: int) -> None:
     found = naive(program, costs)
     assert found["sum"] == pytest.approx(10e-3 + slowest)
     assert found["max"] == pytest.approx(max(10e-3, slowest))
+    roomy = replace(machines.root, members=tuple(replace(one, cores=4.0) for one in machines.root.members))
+    assert naive(program, replace(costs, cluster=replace(machines, root=roomy))) == found  # one thread computes
 
 
 @pytest.mark.parametrize(
