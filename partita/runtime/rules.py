@@ -205,7 +205,7 @@ def step_at_rate(optimizer: torch.optim.Optimizer, update: Update, at: int = -1,
     task's schedule changes them.
 
     Gradients may be those of a `share` of a minibatch: then their mean makes a step at so much of the rate, of which
-    nothing is left to do where steps are linear in gradients.
+    nothing is left to do where steps are linear in gradients. Raises TaskError for an optimizer without a rate.
     """
     ahead = momentum_ahead(update)[0] > 0
     part = 1.0 if linear(optimizer) else share
@@ -215,7 +215,7 @@ def step_at_rate(optimizer: torch.optim.Optimizer, update: Update, at: int = -1,
     held = [dict(group) for group in optimizer.param_groups]
     for group in optimizer.param_groups:
         taken = group.get("taken", 0)
-        group["lr"] = group["lr"] * rate_factor(update, taken if at < 0 else at) * part
+        group["lr"] = _rate(optimizer, group) * rate_factor(update, taken if at < 0 else at) * part
         group["taken"] = taken + 1
     if part != 1.0:
         _divide(optimizer, part)
@@ -226,6 +226,15 @@ def step_at_rate(optimizer: torch.optim.Optimizer, update: Update, at: int = -1,
             weight.sub_(message * rate)
     for group, before in zip(optimizer.param_groups, held, strict=True):
         group |= {key: before[key] for key in ("lr", "momentum") if key in before}
+
+
+def _rate(optimizer: torch.optim.Optimizer, group: Mapping[str, Any]) -> Any:
+    if group.get("lr") is None:
+        raise TaskError(
+            f"the optimizer {type(optimizer).__name__} has no rate 'lr' in its groups, which the plan would multiply; "
+            "give one that has, or a plan in which all workers make one step together at the task's own rate"
+        )
+    return group["lr"]
 
 
 def linear(optimizer: torch.optim.Optimizer) -> bool:

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from partita.cluster.cluster import Cluster
-from partita.errors import RunError
+from partita.errors import RunError, TaskError
 from partita.oracles.check import difference, ledger_of
 from partita.oracles.reference import fresh
 from partita.recipes.catalogue import call
@@ -63,6 +63,27 @@ def test_adam_moves_by_its_rate_a_minibatch(plan: str) -> None:
     weights, before = states_of(task, plan, steps)[0].leaves, first_of(task)
     most = max(float((weights[name] - was).abs().max()) for name, was in before.items())
     assert 0.5 * steps * 0.01 <= most <= 1.001 * steps * 0.01
+
+
+class Rateless(torch.optim.Optimizer):
+    """Moves weights by 0.01, whatever the groups say."""
+
+    def __init__(self, parameters: Iterable[torch.nn.Parameter]) -> None:
+        super().__init__(parameters, {})
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        """Against the sign of each gradient."""
+        for group in self.param_groups:
+            for weight in group["params"]:
+                if weight.grad is not None:
+                    weight.sub_(0.01 * weight.grad.sign())
+
+
+def test_an_optimizer_without_a_rate_is_told() -> None:
+    states_of(task_of(Rateless), "ddp")
+    with pytest.raises(TaskError, match="Rateless has no rate 'lr' in its groups"):
+        states_of(task_of(Rateless), "ps_async")
 
 
 @pytest.mark.parametrize("batch", [12, 13])
