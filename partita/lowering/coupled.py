@@ -33,7 +33,7 @@ def check_coupled(graph: Graph, plan: Plan) -> None:
     for apart, what in _apart(graph, plan):
         if apart:
             raise LoweringError(
-                f"{plan.name} cannot be carried out for {graph.name}, whose optimizer {graph.optimizer.name} steps "
+                f"{plan.name} cannot be carried out for {graph.name}, whose optimizer {graph.optimizer.name} may step "
                 f"tensors otherwise alone than together (by a norm over all of them, say), and {what} would step them "
                 "apart; bound norms by Task.clip_norm instead, or use a plan without it"
             )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from copy import deepcopy
 from itertools import groupby
 from math import prod
@@ -138,15 +139,23 @@ def elementwise(task: Task) -> bool:
 
 
 def alone(task: Task) -> bool:
-    """Whether the optimizer does the same to a tensor alone as among others: to the first of SHAPES, among all of them
-    or, if it takes only such (Muon), among the matrices."""
+    """Whether the optimizer does the same to a tensor alone as among others: to the first of SHAPES, among all that it
+    takes. One that takes none may do anything."""
+    if not (count := _taken(task)):
+        return False
+    (together, *_), (first, *_) = _stepped(task, count=count), _stepped(task, count=1)
+    return torch.allclose(together[: len(first)], first, rtol=1e-9, atol=0.0)
+
+
+def _taken(task: Task) -> int:
+    """How many of SHAPES the optimizer steps, together and the first by itself: all, the matrices if it takes only such
+    (Muon), or none."""
     for count in (len(SHAPES), MATRICES):
-        try:
-            (together, *_), (first, *_) = _stepped(task, count=count), _stepped(task, count=1)
-        except Exception:  # the user's optimizer does not take tensors of such shapes
-            continue
-        return torch.allclose(together[: len(first)], first, rtol=1e-9, atol=0.0)
-    return True
+        with suppress(Exception):  # a user's code says in its own way that it takes no tensors of such shapes
+            _stepped(task, count=1)
+            _stepped(task, count=count)
+            return count
+    return 0
 
 
 def joins(task: Task) -> bool:
@@ -169,9 +178,9 @@ def _keeps_aside(task: Task) -> bool:
     """Whether one that is made anew, with the weights of another, its state and the settings of its groups, takes other
     steps."""
     draw = torch.Generator().manual_seed(0)
-    mine = [torch.randn(shape, generator=draw).double() for shape in SHAPES]
+    mine = [torch.randn(shape, generator=draw).double() for shape in SHAPES[: _taken(task)]]
     theirs = [tensor.clone() for tensor in mine]
-    try:
+    if mine:
         with torch.random.fork_rng(devices=[]):
             one, other = optimizer_for(task, mine), optimizer_for(task, theirs)
             for k in range(STEPS):
@@ -185,8 +194,6 @@ def _keeps_aside(task: Task) -> bool:
             for k in range(STEPS, LATER):
                 _step_on(one, mine, k)
                 _step_on(other, theirs, k)
-    except Exception:  # the user's optimizer does not take tensors of such shapes: nothing is known of it
-        return False
     return not all(torch.allclose(*pair, rtol=1e-9, atol=0.0) for pair in zip(mine, theirs, strict=True))
 
 

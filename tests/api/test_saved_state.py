@@ -49,6 +49,16 @@ class Wrapped(optim.Optimizer):
         self.inner.step()
 
 
+class OfMatrices(Wrapped):
+    """The same, and takes nothing else than matrices."""
+
+    def __init__(self, parameters: Iterable[Any]) -> None:
+        given = list(parameters)
+        if any(p.dim() != 2 for p in given):
+            raise ValueError("matrices only")
+        super().__init__(given)
+
+
 class Noisy(optim.SGD):
     """Adds what it draws."""
 
@@ -80,7 +90,7 @@ def counting() -> pt.Task:
     return replace(perceptron(), name="counting", model=Counting)
 
 
-@pytest.mark.parametrize("optimizer", [Lookahead, Wrapped])
+@pytest.mark.parametrize("optimizer", [Lookahead, Wrapped, OfMatrices])
 def test_an_optimizer_that_keeps_state_aside_is_found(optimizer: Any) -> None:
     with pytest.raises(TaskError, match=r"outside of its `state`.* keep it in self.state\[parameter\]"):
         check_saved(replace(perceptron(), optimizer=optimizer))
