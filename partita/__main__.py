@@ -85,7 +85,7 @@ def plan(
 ) -> Answer:  # fmt: skip
     """Rank the plans for a task on a cluster by prediction."""
     from partita.searches.objective import check_objective
-    from partita.searches.steps_to_loss import check_steps
+    from partita.searches.steps_file import check_steps
 
     where = given(cluster, files=(output,))
     check_objective(objective, allow, where)
@@ -163,16 +163,18 @@ def compare(
     context: typer.Context, task: arg.TaskSpec, cluster: arg.ClusterOption, plans: arg.Plans,
     steps: arg.Steps = None, seed: arg.Seed = 0, target_loss: arg.TargetLoss = None, repeat: arg.Repeat = 1,
     report: arg.Report = None, trace: arg.Trace = None, out: arg.Kept = None, sweep: arg.Sweep = "",
-    json: arg.Json = False,
+    write_steps: arg.WriteSteps = None, json: arg.Json = False,
 ) -> Answer:  # fmt: skip
     """Predict plans, run them, and set the two side by side."""
     from partita.recipes.reading import split_plans
-    from partita.report.files import check_free
+    from partita.report.files import check_free, write_file
+    from partita.report.steps import check_target, steps_of
     from partita.searches.sweep import read_sweep
 
+    check_target(write_steps is not None, target_loss)
     chosen, bandwidths = split_plans(plans), read_sweep(sweep) if sweep else ()
     check_free(out)
-    where = given(cluster, *chosen, files=(report, trace), folder=out)
+    where = given(cluster, *chosen, files=(report, trace, write_steps), folder=out)
     load_ahead()  # while this process loads torch itself
     from partita import api
     from partita.report.answers import comparison_answer
@@ -188,6 +190,10 @@ def compare(
         write_run(found, out)
     if report is not None:
         write_page(found, report)
+    if write_steps is not None:
+        from partita.searches.steps_file import write_steps as text_of
+
+        write_file(write_steps, text_of(steps_of(found)))
     if trace is not None:
         write_trace([t for row in found.rows for t in (row.predicted, row.measured) if t is not None], trace)
     return comparison_answer(found)

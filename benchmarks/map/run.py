@@ -25,6 +25,7 @@ from partita.checkpoints.checkpoint import SavePolicy
 from partita.lab.rehearsal import Rehearsal
 from partita.lowering.lower import last_program
 from partita.report.map import Line, map_svg, turns
+from partita.searches.steps_of_plans import WINDOW, reached
 from partita.searches.sweep import Curve, crossings, lowest, read_sweep
 from partita.units import show_bandwidth, show_seconds
 
@@ -37,7 +38,6 @@ PLANS = {
     "diloco(period=50)": "diloco(period=50)",
 }  # fmt: skip
 EXACT = "ddp"
-WINDOW = 20  # steps over which a training loss is averaged
 SLOW = 16.0  # seconds of a run that is not waited for
 
 
@@ -93,18 +93,15 @@ def measure(
                 print(f"{show_bandwidth(rate)} {plan}: {show_seconds(take.timeline.step_seconds)}", flush=True)
 
 
-def smoothed(losses: Sequence[float]) -> list[float]:
-    return [fmean(losses[i - WINDOW : i]) for i in range(WINDOW, len(losses) + 1)]
-
-
 def steps_to(losses: Sequence[float], target: float) -> float:
-    """Steps after which the training loss, a mean over some, is below a target; endless where it never is."""
-    return next((i + WINDOW for i, loss in enumerate(smoothed(losses)) if loss <= target), math.inf)
+    """Steps after which the training loss, a mean over some, is down to a target; endless where it never is."""
+    found = reached([[(step, 0.0, loss) for step, loss in enumerate(losses, 1)]], target)
+    return found[0] if found else math.inf
 
 
 def draw(findings: Findings, figure: Path) -> None:
     losses = findings.of("loss")
-    target = smoothed(losses[EXACT][: len(losses[EXACT]) * 2 // 3])[-1]
+    target = fmean(losses[EXACT][: len(losses[EXACT]) * 2 // 3][-WINDOW:])
     needs = {plan: steps_to(losses[PLANS[plan]], target) for plan in PLANS if PLANS[plan] in losses}
     print(f"\nsteps to a training loss of {target:.3f}, the mean of {WINDOW} steps:")
     print("; ".join(f"{plan} {steps:g}" for plan, steps in needs.items()))

@@ -22,7 +22,8 @@ from rich.console import Console
 from partita import api
 from partita.oracles.target import least_loss, least_steps
 from partita.report.table import minibatch_table
-from partita.searches.steps_to_loss import MeasuredMinibatch, StepsToLoss, slope, write_steps
+from partita.searches.steps_file import write_steps
+from partita.searches.steps_to_loss import MeasuredMinibatch, StepsToLoss, slope
 from partita.task import Task
 
 HERE = Path(__file__).resolve().parent

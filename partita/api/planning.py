@@ -25,8 +25,10 @@ from partita.searches.break_even import all_break_evens, codec_baseline
 from partita.searches.exhaustive import Search
 from partita.searches.finals import finals, plainest
 from partita.searches.half_precision import half_precision
+from partita.searches.learners import Learners, learners_of, with_learners
 from partita.searches.minibatches import over_minibatches
 from partita.searches.objective import ALLOWED, check_objective
+from partita.searches.steps_of_plans import StepsOfPlans
 from partita.searches.steps_to_loss import StepsToLoss
 from partita.task import Task
 from partita.telling import Tell, quiet
@@ -58,8 +60,8 @@ def plan_of(
 
 def search(
     graph: Graph, cluster: Cluster | str, *, task: Task | str = "", costs: Costs | None = None, source: str = "",
-    objective: str = "time", top: int = 0, allow: str = "exact", steps_to_loss: StepsToLoss | None = None,
-    tell: Tell = quiet,
+    objective: str = "time", top: int = 0, allow: str = "exact",
+    steps_to_loss: StepsToLoss | StepsOfPlans | None = None, tell: Tell = quiet,
 ) -> Search:  # fmt: skip
     """The best plans of a grid (`searches.space`), best first; `top` keeps so many (0: all).
 
@@ -69,8 +71,9 @@ def search(
     result's `because` says why. `source` 'measured' or 'datasheet' insists on one of these. The first is the plainest
     of the plans that predictions cannot tell from the best.
 
-    With `steps_to_loss`, the steps K(B) to a loss by minibatch size B, plans of several sizes are compared by the time
-    of K(B) steps.
+    With `steps_to_loss` by minibatch size B, plans of several sizes are compared by the time of K(B) steps; with steps
+    to a loss by plan, those that are not exact, as far as `allow` lets them be chosen, by the time of as many as each
+    takes.
 
     Raises PlanError where no plan of the grid applies, OptionError for an objective or class that is not known.
     """
@@ -79,16 +82,14 @@ def search(
     cluster = levelled(graph, cluster_given(cluster))
     check_objective(objective, allow, cluster)
     loaded = task if costs or source == "datasheet" else timed_task(task, cluster)
+    if isinstance(steps_to_loss, StepsToLoss):
+        given: dict[str, Any] = {"task": loaded, "costs": costs, "top": top, "allow": allow, "tell": tell}
+        return _of_minibatches(graph, cluster, steps_to_loss, source, given)
+    learners = Learners()
     if steps_to_loss is not None:
-
-        def ranked(by: str) -> Callable[[Graph], Search]:
-            known: dict[str, Any] = {"task": loaded, "costs": costs, "source": by, "top": top, "allow": allow}
-            return lambda one: search(one, cluster, objective="time-to-loss", tell=tell, **known)
-
-        judge = None if costs is not None or source == "datasheet" else ranked(source)
-        return over_minibatches(graph, steps_to_loss, ranked("datasheet"), judge)
+        learners = learners_of(steps_to_loss, graph, cluster, allow, lambda text: plan_of(text, graph, cluster))
     begun = time.perf_counter()
-    coded = codec_baseline(graph, cluster) if "lossy" in ALLOWED[allow] else ()
+    beside = (*(codec_baseline(graph, cluster) if "lossy" in ALLOWED[allow] else ()), *learners.plans)
     order: dict[str, Any] = {"objective": objective, "allow": allow, "tell": tell}
 
     with Costing(graph, cluster, task=loaded, source="" if costs else source, tell=tell) as costing:
@@ -96,16 +97,18 @@ def search(
         def screen(measured: Costs | None = None) -> tuple[Search, Costs]:
             tell("pricing every point of the grid by formula")
             shortlist = shortlist_of(graph, cluster, objective=objective, allow=allow, measured=measured)
-            known = costs or costing.by_sheet([*shortlist.plans, *coded], measured)
+            known = costs or costing.by_sheet([*shortlist.plans, *beside], measured)
             return plainest(auto(shortlist, known, **order), cluster, objective), known
 
         def measure(few: Sequence[Plan]) -> Costs:
-            return costing.of([*few, *coded])
+            return costing.of([*few, *beside])
 
         if costs is None and source != "datasheet":
             found, known = finals(_usual(graph, cluster), screen, measure, **order)
         else:
             found, known = screen()
+    if learners.steps:
+        found = plainest(with_learners(found, learners, graph, known, tell), cluster, objective)
     kept = found.candidates[:top] if top else found.candidates
     if "lossy" in ALLOWED[allow]:
         tell("simulating codecs")
@@ -114,6 +117,18 @@ def search(
     short = half_precision(found, known) if objective != "time-to-loss" else ""
     said = "\n".join(filter(None, (found.explanation, short, sheet)))
     return replace(found, candidates=kept, search_seconds=time.perf_counter() - begun, explanation=said)
+
+
+def _of_minibatches(
+    graph: Graph, cluster: Cluster, known: StepsToLoss, source: str, given: dict[str, Any]
+) -> Search:  # fmt: skip
+    """The search over plans of every minibatch whose steps are `known`; the best few are judged by measured costs."""
+
+    def ranked(by: str) -> Callable[[Graph], Search]:
+        return lambda one: search(one, cluster, objective="time-to-loss", source=by, **given)
+
+    judge = None if given["costs"] is not None or source == "datasheet" else ranked(source)
+    return over_minibatches(graph, known, ranked("datasheet"), judge)
 
 
 def _usual(graph: Graph, cluster: Cluster) -> Plan:

@@ -34,7 +34,7 @@ Source = Annotated[
 ]
 Known = Annotated[
     Path | None,
-    typer.Option("--steps-to-loss", metavar="FILE", help="steps by minibatch, measured: weighs other ones too"),
+    typer.Option("--steps-to-loss", metavar="FILE", help="steps by minibatch or by plan, measured: weighs these too"),
 ]
 Sweep = Annotated[str, typer.Option(metavar="bandwidth=LOW..HIGH", help="predict at these bandwidths too: 10M..10G")]
 Output = Annotated[Path | None, typer.Option("-o", metavar="FILE", help="write what was found to a file")]
@@ -54,6 +54,10 @@ Timeout = Annotated[
 ]
 Plans = Annotated[str, typer.Option(metavar="P,P,...", help="recipe calls, plan files or auto")]
 TargetLoss = Annotated[float | None, typer.Option(callback=finite, help="time how long each plan takes to this loss")]
+WriteSteps = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="write how many steps each took to it, for plan --steps-to-loss FILE"),
+]
 Repeat = Annotated[int, typer.Option(min=1, help="repeats, interleaved")]
 Report = Annotated[Path | None, typer.Option(metavar="FILE", help="write an HTML page")]
 Kept = Annotated[Path | None, typer.Option(metavar="DIR", help="keep the result for `partita report DIR`")]

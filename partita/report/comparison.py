@@ -14,6 +14,7 @@ from partita.program.timeline import Timeline
 from partita.report.environment import Environment
 from partita.report.setting import Setting
 from partita.searches.explaining import largest_part
+from partita.searches.steps_of_plans import reached
 from partita.units import BytesPerSecond, Seconds, show_seconds
 
 Curve: TypeAlias = tuple[tuple[int, Seconds, float], ...]
@@ -26,7 +27,7 @@ class Row:
     `naive` maps the name of a simpler predictor to its step in seconds; `loss` holds (step, seconds, loss) of the first
     repeat, `losses` of every repeat; `semantics` is the class that `verify` holds the plan to, "" if not known; `over`
     is the step predicted at other bandwidths of the narrowest link, where these were asked for; `target_loss` is the
-    loss that it was to reach, if any was asked for.
+    loss that it was to reach, if any was asked for, which took `steps_to_target`.
     """
 
     plan: str
@@ -41,6 +42,7 @@ class Row:
     losses: tuple[Curve, ...] = ()
     over: tuple[tuple[BytesPerSecond, Seconds], ...] = ()
     target_loss: float | None = None
+    steps_to_target: int | None = None
 
 
 @dataclass(frozen=True)
@@ -66,11 +68,11 @@ def row_of(text: str, run: Any, target: float | None) -> Row:
         memory=tuple(watch.peak for watch in run.memory),
         memory_over_time=tuple(watch.laid_on(first.timeline.spans) for watch in run.memory),
     )  # fmt: skip
-    reached = next((at for _, at, loss in first.loss if target is not None and loss <= target), None)
+    losses = tuple(result.loss for result in run.results)
+    steps, at = (reached(losses, target) if target is not None else None) or (None, None)
     return Row(
-        text, run.middle.timeline, measured, run.middle.naive, first.loss, reached, first.final_loss,
-        semantics=run.semantics, losses=tuple(result.loss for result in run.results), over=run.over,
-        target_loss=target,
+        text, run.middle.timeline, measured, run.middle.naive, first.loss, at, first.final_loss,
+        semantics=run.semantics, losses=losses, over=run.over, target_loss=target, steps_to_target=steps,
     )  # fmt: skip
 
 
@@ -155,12 +157,15 @@ def order(rows: Sequence[Row]) -> list[str]:
 
 
 def learned(rows: Sequence[Row]) -> list[str]:
-    """Which plan reached the target loss first, and which did not reach it, as sentences without their full stops."""
-    reached = [(row.seconds_to_target, row.plan) for row in rows if row.seconds_to_target is not None]
+    """Which plan reached the target loss first, how many steps each took, and which did not reach it, as sentences
+    without their full stops."""
+    there = [(row.seconds_to_target, row.plan) for row in rows if row.seconds_to_target is not None]
     found = []
-    if reached:
-        seconds, plan = min(reached)
+    if there:
+        seconds, plan = min(there)
+        steps = ", ".join(f"{row.plan} {row.steps_to_target}" for row in rows if row.steps_to_target is not None)
         found.append(f"{plan} reached the target loss first, after {show_seconds(seconds)}")
+        found += [f"Steps to it: {steps}"] if steps else []
     return found + [
         f"{row.plan} did not reach {row.target_loss:g} within {len(row.loss)} steps" for row in rows if unreached(row)
     ]

@@ -51,6 +51,7 @@ def search_body(search: Search, setting: Setting) -> dict[str, Any]:
         "candidates": [
             timeline_body(c.timeline, setting)
             | {"plan": c.plan.name, "class": c.semantics, "fits": c.fits}
+            | ({"steps_to_loss": search.steps_to_loss * c.needs} if search.steps_to_loss else {})
             | {"lower_bound_seconds": search.lower_bound_seconds, "gap": c.gap, "explanation": c.explanation}
             for c in search.candidates
         ],
@@ -129,6 +130,7 @@ def row_body(row: Row, setting: Setting) -> dict[str, Any]:
         "naive": dict(row.naive),
         "loss": [list(point) for point in row.loss],
         "seconds_to_target": row.seconds_to_target,
+        "steps_to_target": row.steps_to_target,
         "target_loss": row.target_loss,
         "final_loss": row.final_loss,
     }

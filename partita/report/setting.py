@@ -13,12 +13,14 @@ from partita.units import Flops
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """Samples of an epoch, model FLOPs of a step, their dtype, and the devices; defaults stand for unknown."""
+    """Samples of an epoch, model FLOPs of a step, their dtype, the devices, and the task's name; defaults stand for
+    unknown."""
 
     samples: int = 0
     flops: Flops = 0.0
     dtype: str = "fp32"
     devices: tuple[Device, ...] = ()
+    task: str = ""
 
 
 def setting_of(graph: Graph, cluster: Cluster) -> Setting:
@@ -26,4 +28,4 @@ def setting_of(graph: Graph, cluster: Cluster) -> Setting:
     batch = graph.minibatch
     work = sum(flops(operator, graph, batch) for operator in graph.operators if is_contraction(operator))
     dtype = graph.parameters[0].tensor.dtype if graph.parameters else "float32"
-    return Setting(graph.samples, float(work), PRECISION_OF.get(dtype, dtype), cluster.devices)
+    return Setting(graph.samples, float(work), PRECISION_OF.get(dtype, dtype), cluster.devices, graph.name)

@@ -69,11 +69,13 @@ def search_table(search: Search, devices: Sequence[Device] = ()) -> Table:
     """A line a candidate, best first; with what a step costs where devices have prices."""
     money = [money_of(candidate.timeline, devices) for candidate in search.candidates]
     priced = ("dollars a step",) if any(money) else ()
-    table = _table("", "plan", "step", "samples/s", "memory", "wire", *priced, "fits", "class")
+    weighed = ("steps", "to the loss") if search.steps_to_loss else ()
+    table = _table("", "plan", "step", *weighed, "samples/s", "memory", "wire", *priced, "fits", "class")
     for place, (candidate, dollars) in enumerate(zip(search.candidates, money, strict=True), 1):
-        t = candidate.timeline
+        t, steps = candidate.timeline, search.steps_to_loss * candidate.needs
         table.add_row(
             str(place), Text(printable(candidate.plan.name)), show_seconds(t.step_seconds),
+            *([f"{steps:.0f}", show_seconds(steps * t.step_seconds)] if weighed else ()),
             f"{t.batch / t.step_seconds:.4g}" if t.step_seconds else NOTHING,
             _fullest(t, lambda t: t.memory), _fullest(t, lambda t: t.wire_sent),
             *([f"{dollars:.3g}" if dollars else NOTHING] if priced else ()),

@@ -23,9 +23,10 @@ from partita.lowering.lower import check_lowered
 from partita.plan.plan import Plan
 from partita.recipes.catalogue import RECIPES, call
 from partita.searches.best_first import FEW_DEVICES, BestFirst, best_first
+from partita.searches.candidate import Candidate, recipe_of
 from partita.searches.codings import coded, coded_points, lower_bound_of
 from partita.searches.estimates import Estimates, estimates_of
-from partita.searches.exhaustive import At, Candidate, Search, grid, none_applies, ranked, recipe_of, simulated
+from partita.searches.exhaustive import At, Search, grid, none_applies, ranked, simulated
 from partita.searches.explaining import MOST_RANKS
 from partita.searches.families import with_families, worth_of
 from partita.searches.footprint import rooms_of
@@ -223,7 +224,7 @@ def auto(
     every = (*found, *rest.candidates)
     by_formula = _by_formula(estimates, (*shortlist.points, *rest.points)) if cluster.size > MOST_RANKS else None
     bound, space = rest.bound, len(estimates.space)
-    if "lossy" in ALLOWED[allow]:
+    if "lossy" in ALLOWED[allow] and objective != "time-to-loss":
         bound, space = min(bound, lower_bound_of(estimates.space, bounds)), space + coded_points(estimates.space)
     search = ranked(graph, rest.costs, every, (*shortlist.refused, *refused), objective, bound, by_formula)
     return replace(

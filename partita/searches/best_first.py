@@ -21,8 +21,8 @@ from partita.cost.launching import joined
 from partita.errors import InputError
 from partita.lowering.lower import last_program
 from partita.recipes.catalogue import call
+from partita.searches.candidate import Candidate, candidate_of
 from partita.searches.estimates import Estimates
-from partita.searches.exhaustive import Candidate, candidate_of
 from partita.searches.lower_bounds import LowerBounds
 from partita.simulator.simulate import clocked
 from partita.telling import Tell

@@ -17,9 +17,9 @@ from partita.lowering.lower import last_program
 from partita.plan.memory import Recompute
 from partita.plan.plan import Plan
 from partita.program.program import Program
-from partita.program.timeline import Timeline
 from partita.recipes.catalogue import RECIPES, call
 from partita.searches.break_even import BreakEven, at_bandwidths
+from partita.searches.candidate import Candidate, candidate_of, plainness, recipe_of
 from partita.searches.explaining import WIDEST, bottleneck, break_even, excess
 from partita.searches.memory_bound import memory_bound_of
 from partita.searches.minibatch_choice import MinibatchChoice
@@ -38,27 +38,15 @@ GRID: Final[dict[str, tuple[Any, ...]]] = {
 
 
 @dataclass(frozen=True)
-class Candidate:
-    """A plan with its prediction, and how many `instructions` all ranks carry out in a step; `gap` is how far what is
-    to be small is above its bound, `explanation` what binds it and how it stands to the best."""
-
-    plan: Plan
-    timeline: Timeline
-    semantics: str
-    fits: bool
-    gap: float = 0.0
-    explanation: str = ""
-    instructions: float = 0.0
-
-
-@dataclass(frozen=True)
 class Search:
     """Candidates, best first; `refused` says why points of the grid are none. `lower_bound` is what no plan has less of
     by the `objective`: seconds of a step (computing alone, perfectly divided), bytes of the fullest rank or dollars of
     a step; `gap` how far the one that is predicted best may be above it. `costs` says where costs come from,
     `because` why so; `pays` where each codec would, if codecs are allowed; `space` is how many points were compared,
     `fitting` how many of them fit (0: not counted), `clocked` how many plans were simulated; `minibatches` what its
-    own, the first, was chosen of (empty: it is the task's); `explanation` has a line for each thing it says."""
+    own, the first, was chosen of (empty: it is the task's); `steps_to_loss` is how many steps to a loss an exact plan
+    takes, where plans that are not are compared with it by that (0: they are not); `explanation` has a line for each
+    thing it says."""
 
     candidates: tuple[Candidate, ...]
     search_seconds: Seconds
@@ -75,6 +63,7 @@ class Search:
     minibatches: tuple[MinibatchChoice, ...] = ()
     objective: str = "time"
     lower_bound: float = 0.0
+    steps_to_loss: float = 0.0
 
     @property
     def best(self) -> Plan:
@@ -149,7 +138,7 @@ def ranked(
         raise none_applies(refused)
     cluster = costs.cluster
     value = partial(objective_value, cluster=cluster, objective=objective)
-    order = _distinct(sorted(found, key=lambda c: (not c.fits, value(c.timeline), *plainness(c), len(c.plan.name))))
+    order = _distinct(sorted(found, key=lambda c: (not c.fits, value(c), *plainness(c), len(c.plan.name))))
     bound = bound or _bound(graph, cluster, costs)
     least = _least(graph, costs, objective) or bound
     explained = tuple(_explained(c, order[0], cluster, objective, least) for c in order)
@@ -184,11 +173,6 @@ def points(
         yield text, refusal(program.semantics, objective, allow) or (plan, program)
 
 
-def recipe_of(candidate: Candidate) -> str:
-    """The name of the recipe whose call made it."""
-    return candidate.plan.name.split("(")[0]
-
-
 def _distinct(order: Iterable[Candidate]) -> list[Candidate]:
     """Without those that compute again what nobody kept, and step, hold and send what another of the recipe does."""
     kept, met = list[Candidate](), set[tuple[object, ...]]()
@@ -199,27 +183,6 @@ def _distinct(order: Iterable[Candidate]) -> list[Candidate]:
             kept.append(one)
         met.add(does)
     return kept
-
-
-def plainness(candidate: Candidate) -> tuple[bool, bool, bool, float, int, bool]:
-    """What is to be small where plans are alike: of one that is not exact, that computes something twice, that is no
-    recipe as it comes; instructions, bytes of the fullest rank; whether ranks agree on anything."""
-    plan = candidate.plan
-    again, settled = plan.memory.recompute is not Recompute.NONE, plan.name != recipe_of(candidate)
-    kept = max(candidate.timeline.memory, default=0)
-    inexact = candidate.semantics != "exact"
-    return inexact, again, settled, candidate.instructions, kept, bool(plan.sync)
-
-
-def candidate_of(plan: Plan, program: Program, timeline: Timeline, cluster: Cluster) -> Candidate:
-    """The candidate of a plan whose last program is predicted to take this timeline."""
-    length = program.length / max(program.steps, 1)
-    return Candidate(plan, timeline, program.semantics, fits(timeline, cluster), instructions=length)
-
-
-def fits(timeline: Timeline, cluster: Cluster) -> bool:
-    """Whether the fullest moment of every rank fits its device."""
-    return all(d.memory == 0 or used <= d.memory for used, d in zip(timeline.memory, cluster.devices, strict=False))
 
 
 def _bound(graph: Graph, cluster: Cluster, costs: Costs) -> Seconds:
@@ -246,7 +209,7 @@ def _least(graph: Graph, costs: Costs, objective: str) -> float:
 
 def _explained(each: Candidate, best: Candidate, cluster: Cluster, objective: str, bound: float) -> Candidate:
     words = bottleneck(each.timeline)
-    mine, least = (objective_value(c.timeline, cluster, objective) for c in (each, best))
+    mine, least = (objective_value(c, cluster, objective) for c in (each, best))
     if each is not best:
         words += f"; it would {excess(mine, least, objective)} as {best.plan.name}"
         words += "" if each.fits else ", and does not fit"
@@ -259,7 +222,7 @@ def _turn(ranked: Sequence[Candidate], costs: Costs, objective: str, at: At | No
     other = next((c for c in ranked[1:] if recipe_of(c) != recipe_of(best)), ranked[1] if len(ranked) > 1 else None)
     if other is None:
         return ""
-    mine, least = (objective_value(c.timeline, cluster, objective) for c in (other, best))
+    mine, least = (objective_value(c, cluster, objective) for c in (other, best))
     words, own = f"{other.plan.name} would {excess(mine, least, objective)}", cluster.narrowest
     if not other.fits:
         return f"{words}, and does not fit"

@@ -15,8 +15,9 @@ from partita.arrays import Reals
 from partita.cluster.cluster import Cluster
 from partita.cost.launching import joined
 from partita.searches.best_first import BestFirst
+from partita.searches.candidate import Candidate
 from partita.searches.estimates import Estimates
-from partita.searches.exhaustive import Candidate, simulated
+from partita.searches.exhaustive import simulated
 from partita.searches.footprint import rooms_of
 from partita.searches.lower_bounds import LowerBounds
 from partita.searches.space import SCHEDULES

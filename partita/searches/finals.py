@@ -16,7 +16,8 @@ from partita.graph.graph import Graph
 from partita.lowering.samples import sizes_of
 from partita.plan.plan import Plan
 from partita.recipes.fastest import ALIKE
-from partita.searches.exhaustive import Candidate, Search, exhaustive, plainness, recipe_of
+from partita.searches.candidate import Candidate, plainness, recipe_of
+from partita.searches.exhaustive import Search, exhaustive
 from partita.searches.explaining import bottleneck
 from partita.searches.objective import LEADS, objective_value
 from partita.searches.peaks import ERROR
@@ -108,12 +109,12 @@ def plainest(found: Search, cluster: Cluster, objective: str) -> Search:
     recipe as it comes, and so on (`plainness`). `gap` stays that of the plan that
     is predicted best."""
     best, alike = found.candidates[0], ALIKE if objective != "memory" else 1 + ERROR
-    least = objective_value(best.timeline, cluster, objective)
-    near = [c for c in found.candidates if c.fits and objective_value(c.timeline, cluster, objective) <= alike * least]
-    first = min(near, key=lambda c: (*plainness(c), objective_value(c.timeline, cluster, objective)), default=best)
+    least = objective_value(best, cluster, objective)
+    near = [c for c in found.candidates if c.fits and objective_value(c, cluster, objective) <= alike * least]
+    first = min(near, key=lambda c: (*plainness(c), objective_value(c, cluster, objective)), default=best)
     if first is best:
         return found
-    lead = objective_value(first.timeline, cluster, objective) / least - 1 if least else 0.0
+    lead = objective_value(first, cluster, objective) / least - 1 if least else 0.0
     said = f"{LEADS[objective].format(lead)}, less than predictions miss by" if lead >= SEEN else "alike"
     bound = bottleneck(first.timeline)
     plainer = f"{best.plan.name} is predicted {said}; {first.plan.name} {_plainer(first, best)}"

@@ -8,6 +8,7 @@ from typing import Final
 from partita.cluster.cluster import Cluster, Device, in_all
 from partita.errors import OptionError
 from partita.program.timeline import Timeline
+from partita.searches.candidate import Candidate
 from partita.units import show_bytes, show_seconds
 
 # Objective -> how much more of it another plan takes, in words.
@@ -50,19 +51,24 @@ def refusal(semantics: str, objective: str, allow: str) -> str:
     """Why a plan of this class is not ranked; empty where it is."""
     if semantics not in ALLOWED[allow]:
         return f"its class is {semantics} and --allow is {allow}"
-    # Exact plans take the same number of steps to a loss, whatever it is; of the others nobody has measured how many.
+    # Exact plans take the same number of steps to a loss, whatever it is; of others only what was measured is known.
     if objective == "time-to-loss" and semantics != "exact":
-        return f"its class is {semantics}, and how many more steps than an exact plan it needs to a loss is not known"
+        return (
+            f"its class is {semantics}, and how many more steps than an exact plan it needs to a loss is not known: "
+            "give what was measured (--steps-to-loss)"
+        )
     return ""
 
 
-def objective_value(timeline: Timeline, cluster: Cluster, objective: str) -> float:
-    """What is to be small: seconds a step, bytes of the fullest rank, or dollars a step of the devices it occupies."""
+def objective_value(candidate: Candidate, cluster: Cluster, objective: str) -> float:
+    """What is to be small: seconds a step, bytes of the fullest rank, dollars a step of the devices it occupies, or
+    seconds a step times the steps to a loss beside an exact plan's."""
+    timeline = candidate.timeline
     if objective == "memory":
         return float(max(timeline.memory))
     if objective == "cost":
         return money_of(timeline, cluster.devices)
-    return timeline.step_seconds
+    return timeline.step_seconds * (candidate.needs if objective == "time-to-loss" else 1.0)
 
 
 def money_of(timeline: Timeline, devices: Sequence[Device]) -> float:

@@ -15,19 +15,13 @@ al.'s, "An empirical model of large-batch training", 2018. It makes time to a lo
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf, isfinite, log
-from pathlib import Path
 from typing import Final
 
-import tomli_w
+from partita.errors import OptionError
 
-from partita.errors import OptionError, check_schema
-from partita.plan.text import read_record, table_of
-
-SCHEMA: Final = 1
 LEAST_POINTS: Final = 3  # two fix the law, and say nothing of whether it holds
 HINT: Final = "benchmarks/minibatch/run.py measures and writes them"
 
@@ -114,30 +108,3 @@ def fitted(points: Sequence[MeasuredMinibatch]) -> MinibatchLaw:
 def slope(low: MeasuredMinibatch, high: MeasuredMinibatch) -> float:
     """d log K / d log B as it was measured: -1 where twice the minibatch halves the steps, 0 where it does nothing."""
     return log(high.steps / low.steps) / log(high.batch / low.batch)
-
-
-def read_steps(path: Path) -> StepsToLoss:
-    """What a file of `write_steps` says. Raises InputError for a file that is not there or says something else."""
-    try:
-        table = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:  # what is no UTF-8 and what is no TOML are ValueErrors
-        raise OptionError(f"--steps-to-loss {path} cannot be read ({error}); give a TOML file: {HINT}") from None
-    check_schema(table.pop("schema", None), SCHEMA, f"--steps-to-loss {path}", f"write it anew: {HINT}", OptionError)
-    found = read_record(StepsToLoss, table, str(path))
-    assert isinstance(found, StepsToLoss)
-    return found
-
-
-def write_steps(steps: StepsToLoss) -> str:
-    """As TOML text; `read_steps` gives back an equal value."""
-    return tomli_w.dumps({"schema": SCHEMA, **table_of(steps)})
-
-
-def check_steps(path: Path | None, objective: str) -> StepsToLoss | None:
-    """What the file says, None where none is named. Raises OptionError where nothing would be done with it."""
-    if path is not None and objective != "time-to-loss":
-        raise OptionError(
-            f"--steps-to-loss is given and --objective is {objective}; it weighs minibatches for --objective "
-            "time-to-loss"
-        )
-    return read_steps(path) if path is not None else None

@@ -20,7 +20,7 @@ CONTRACT = {
     },
     "compare": {
         "task", "--cluster", "--plans", "--steps", "--target-loss", "--repeat", "--seed", "--report",
-        "--trace", "--out", "--sweep", "--json",
+        "--trace", "--out", "--sweep", "--write-steps", "--json",
     },
     "report": {"run", "-o", "--json"},
     "verify": {"task", "--cluster", "--plan", "--seed", "--json"},

@@ -25,6 +25,7 @@ from partita.report.page import comparison_page
 from partita.report.record import read_record, write_run
 from partita.report.setting import Setting
 from partita.runtime.brake import stopping
+from partita.searches.steps_file import read_steps
 from tests.report.nine import nine
 from tests.report.timelines import comparison, measured
 from tests.small import two_layers
@@ -264,6 +265,12 @@ def test_compare_passes_its_options_on(say: Say, monkeypatch: pytest.MonkeyPatch
     assert body["rows"][0]["measured"]["epoch_seconds"] == pytest.approx(0.4 * 5)
     assert page.read_text().startswith("<!doctype html>")
     assert {event["pid"] for event in json.loads(trace.read_text())["traceEvents"]} == {1, 2, 3, 4}
+    steps = tmp_path / "steps.toml"
+    code, out, _ = say(*words, "--target-loss", "0.5", "--write-steps", str(steps))
+    assert (code, read_steps(steps).devices) == (0, comparison().cluster.size)  # type: ignore[union-attr]
+    code, _, err = say(*words, "--write-steps", str(steps))
+    assert (code, err.count("\n")) == (2, 1)
+    assert "--write-steps is given without a loss; add --target-loss LOSS" in err
     code, out, _ = say(*words, "--out", str(tmp_path / "run"))
     assert (code, seen["steps"]) == (0, 0)
     assert "ddp is fastest" in out

@@ -17,11 +17,16 @@ from partita.program.timeline import Timeline
 from partita.recipes.catalogue import RECIPES
 from partita.report.answers import trained_answer
 from partita.report.comparison import Comparison, Row, unreached, verdict
+from partita.report.json import row_body
+from partita.report.setting import Setting
+from partita.report.steps import steps_of
 from partita.report.svg import timeline_svg
 from partita.report.table import comparison_table, printable, recipes_table, refusals, search_table, timeline_table
 from partita.report.trace import write_trace
 from partita.report.trained import Trained
-from partita.searches.exhaustive import Candidate, Search
+from partita.searches.candidate import Candidate
+from partita.searches.exhaustive import Search
+from partita.searches.steps_of_plans import MeasuredPlan
 from tests.report.timelines import comparison, measured, predicted
 from tests.small import cluster_of
 
@@ -135,6 +140,20 @@ def test_a_target_that_was_not_reached_is_said() -> None:
     assert unreached(asked.rows[0])
     assert not unreached(asked.rows[1])
     assert "target not reached" in " ".join(drawn(comparison_table(asked)).split())
+
+
+def test_how_many_steps_each_took_to_the_target_is_said_and_written() -> None:
+    """In the verdict, in the row's JSON, and in what `plan --steps-to-loss` reads."""
+    first, *rest = comparison().rows
+    asked = replace(first, target_loss=0.5, steps_to_target=2)
+    late = replace(first, plan="late", target_loss=0.5, seconds_to_target=None)
+    found = replace(comparison(), rows=(asked, late, *rest), setting=Setting(task="the task"))
+    assert "ddp reached the target loss first, after 800 ms. Steps to it: ddp 2. late did not reach" in verdict(found)
+    assert row_body(asked, Setting())["steps_to_target"] == 2
+    steps = steps_of(found)
+    assert (steps.target, steps.plans, steps.never) == (0.5, (MeasuredPlan("ddp", 2),), ("late",))
+    assert (steps.task, steps.devices, steps.batch) == ("the task", found.cluster.size, measured().batch)
+    assert steps.within == first.loss[-1][0]
 
 
 def test_the_verdict_of_nothing() -> None:

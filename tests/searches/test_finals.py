@@ -21,7 +21,8 @@ from partita.recipes.catalogue import call
 from partita.recipes.fastest import ALIKE
 from partita.searches import best_first, exhaustive
 from partita.searches.auto import auto, shortlist_of
-from partita.searches.exhaustive import Candidate, Search
+from partita.searches.candidate import Candidate
+from partita.searches.exhaustive import Search
 from partita.searches.finals import FAR, FINALISTS, finalists, finals, judged, plainest, timed_anyway
 from partita.searches.fit import ERROR
 from tests.priced import priced, whole_cores

@@ -16,7 +16,8 @@ from partita.report.answers import search_answer
 from partita.report.json import search_body
 from partita.report.setting import Setting
 from partita.searches.auto import auto, shortlist_of
-from partita.searches.exhaustive import Search, exhaustive, grid, recipe_of
+from partita.searches.candidate import recipe_of
+from partita.searches.exhaustive import Search, exhaustive, grid
 from partita.searches.explaining import break_even, widened
 from partita.searches.finals import FINALISTS, OF_ONE_RECIPE, finalists, judged, plainest
 from partita.searches.objective import OBJECTIVES, objective_value
@@ -101,7 +102,7 @@ def test_a_gap_is_of_what_is_made_small(objective: str, speed: float) -> None:
     device = replace(cluster.devices[0], speed=speed)
     cluster = replace(cluster, root=replace(cluster.root, members=(device,) * 4))
     search = found(cluster, objective)
-    values = [objective_value(c.timeline, cluster, objective) for c in search.candidates]
+    values = [objective_value(c, cluster, objective) for c in search.candidates]
     assert [c.gap for c in search.candidates] == [value / search.lower_bound - 1 for value in values]
     assert min(c.gap for c in search.candidates) >= 0
     body = search_body(search, Setting())

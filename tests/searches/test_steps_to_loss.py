@@ -21,15 +21,8 @@ from partita.graph.text import write_graph
 from partita.report.answers import search_answer
 from partita.searches.exhaustive import Search, exhaustive
 from partita.searches.minibatches import over_minibatches
-from partita.searches.steps_to_loss import (
-    MeasuredMinibatch,
-    StepsToLoss,
-    check_steps,
-    fitted,
-    read_steps,
-    slope,
-    write_steps,
-)
+from partita.searches.steps_file import check_steps, read_steps, write_steps
+from partita.searches.steps_to_loss import MeasuredMinibatch, StepsToLoss, fitted, slope
 from tests.priced import priced, signatures, whole_cores
 from tests.small import layers, two_layers
 
@@ -114,7 +107,9 @@ def test_points_that_make_no_law_are_refused(tmp_path: Path) -> None:
             StepsToLoss(0.5, tuple(MeasuredMinibatch(b, 3.0) for b in batches))
     with pytest.raises(OptionError, match=r"minibatches of 2 samples take 0\.0 steps to the loss"):
         StepsToLoss(0.5, (MeasuredMinibatch(1, 3.0), MeasuredMinibatch(2, 0.0), MeasuredMinibatch(4, 3.0)))
-    with pytest.raises(OptionError, match="--objective is time; it weighs minibatches for --objective time-to-loss"):
+    with pytest.raises(
+        OptionError, match="--objective is time; it weighs minibatches and plans for --objective time-to-loss"
+    ):
         check_steps(tmp_path / "steps.toml", "time")
     with pytest.raises(OptionError, match=r"absent.toml cannot be read .*; give a TOML file"):
         check_steps(tmp_path / "absent.toml", "time-to-loss")
