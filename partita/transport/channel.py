@@ -11,13 +11,12 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from datetime import timedelta
 from typing import Any
 
 import torch
 
 from partita.transport.transport import BlockingMessage, Tags
-from partita.transport.ways import Ways
+from partita.transport.ways import Ways, limit_of
 from partita.units import Seconds
 
 Route = tuple[int, int]
@@ -130,7 +129,7 @@ class ChannelMessage(BlockingMessage):
                 self.begin()
                 continue
             try:
-                self.work.wait(timedelta(seconds=left))
+                self.work.wait(limit_of(left))
             except RuntimeError:
                 if time.monotonic() >= until:
                     return False

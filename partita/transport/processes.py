@@ -25,7 +25,7 @@ from partita.program.instruction import Kind
 from partita.transport.channel import Channel
 from partita.transport.hops import by_schedule
 from partita.transport.transport import BlockingMessage, PeerGone, Pending, Steps, Tags
-from partita.transport.ways import Ways, link, open_ways, ways_here
+from partita.transport.ways import Ways, limit_of, link, open_ways, ways_here
 from partita.units import Bytes, Seconds
 from partita.wire.algorithms import BACKEND, schedule_of
 from partita.wire.schedule import even_edges, in_halves, longest
@@ -39,7 +39,7 @@ def waited(work: Any, timeout: Seconds) -> bool:
     """Wait for an operation of torch.distributed; False if `timeout` seconds passed before. Raises its RuntimeError if
     the connection broke."""
     try:
-        work.wait(timedelta(seconds=timeout))
+        work.wait(limit_of(timeout))
     except RuntimeError as error:
         if any(words in str(error) for words in LATE):
             return False

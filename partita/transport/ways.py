@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from typing import Any, Final
 
 import torch
 import torch.distributed as dist
@@ -35,6 +35,14 @@ class Ways:
         upward = (rank < peer) == (act == "send")
         place = int(peer > rank) if self.two else peer
         return getattr(self.up if upward else self.down, act)([tensor], place, tag)
+
+
+LEAST: Final = timedelta(milliseconds=1)  # torch.distributed counts whole ones, and takes 0 of them for its own limit
+
+
+def limit_of(seconds: Seconds) -> timedelta:
+    """How long an operation of torch.distributed may take, from now on; never so short that it would be no limit."""
+    return max(timedelta(seconds=seconds), LEAST)
 
 
 _OPENED: dict[int, tuple[Any, Ways]] = {}  # by id of the world, which is kept so that no other one has its id

@@ -27,8 +27,10 @@ class Sent:
     """A message of a link: it is over, breaks, or takes longer than anybody waits."""
 
     how: str
+    waited: list[timedelta] = field(default_factory=list)
 
     def wait(self, timeout: timedelta) -> None:
+        self.waited.append(timeout)
         if self.how == "breaks":
             raise RuntimeError("Connection closed by peer")
 
@@ -103,6 +105,16 @@ def test_what_ends_on_a_way_that_is_none_any_more_does_not_count() -> None:
     channel.open((0, 4), Ways(fresh, fresh), PATIENCE)
     assert message.block(PATIENCE)
     assert fresh.came == [7.0]
+
+
+@pytest.mark.parametrize("left", [4e-4, -4e-4])
+def test_the_last_fraction_of_a_millisecond_is_a_limit_too(left: float) -> None:
+    """torch.distributed counts whole milliseconds, and takes none for no limit: it would wait for its own."""
+    channel = Channel(1, 0, lambda process: None)
+    led(channel, (1, 0), Group(), {})
+    message = channel.start("send", torch.tensor([7.0]), KEY, 0)
+    assert message.block(left)
+    assert message.work.waited == [timedelta(milliseconds=1)]
 
 
 def test_who_takes_over_waits_no_longer_than_its_run() -> None:
