@@ -12,6 +12,7 @@ from typing import Any
 
 from partita.errors import RunError
 from partita.lab import keeper
+from partita.lab.record import clear
 
 
 class NamespacesRefused(Exception):
@@ -54,7 +55,7 @@ class KeeperClient:
                 raise NamespacesRefused(f"{Path(tool).name} said: {' '.join(errors.split())}")
 
     def release(self) -> None:
-        """Lets the keeper sweep the lab and waits until it is done; sweeps in its place if it was killed."""
+        """Lets the keeper sweep the lab and waits until it is done; sweeps in its place if that was killed."""
         if self.process.stdin:
             self.process.stdin.close()
         try:
@@ -62,6 +63,8 @@ class KeeperClient:
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
+        if self.process.returncode:
+            clear(self.record)
         if self.process.stdout:
             self.process.stdout.close()
 

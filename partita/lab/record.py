@@ -95,13 +95,18 @@ def reap() -> tuple[str, ...]:
     for path in sorted(state_directory().glob("lab-*.json")):
         record = _read(path)
         if record is None or _deserted(record, path):
-            if record:
-                sweep(record.run, list(record.groups))
-                for folder in record.folders:
-                    _remove(folder)
-                reaped.append(record.run)
-            path.unlink(missing_ok=True)
+            clear(path)
+            reaped += [record.run] if record else []
     return tuple(reaped)
+
+
+def clear(path: Path) -> None:
+    """Remove what a lab has left by its record at `path` (processes, control groups, folders), and the record."""
+    if record := _read(path):
+        sweep(record.run, list(record.groups))
+        for folder in record.folders:
+            _remove(folder)
+    path.unlink(missing_ok=True)
 
 
 def _deserted(record: Record, path: Path) -> bool:

@@ -322,6 +322,20 @@ def test_the_next_start_reaps_what_a_killed_keeper_left(parent: subprocess.Popen
     assert not list(Path("/sys/fs/cgroup/cpu").glob(f"partita-{run}-*"))
 
 
+@pytest.mark.parametrize("name", ["lab-4x1g", "local:2"])
+def test_a_launcher_cleans_up_after_a_killed_keeper(name: str, state: Path) -> None:
+    """Nobody else would while this process lives: the next start leaves the labs of live launchers alone."""
+    with lab_of(name) as lab:
+        directories = [Path(each) for group in lab.groups for each in group.directories]
+        with lab.spawn(0, ["sh", "-c", "setsid sleep 100 & echo"], stdout=subprocess.PIPE) as parent:
+            assert parent.stdout
+            parent.stdout.readline()
+        os.kill(lab.keeper.process.pid, signal.SIGKILL)
+    assert not members(lab.keeper.run, [])
+    assert not any(each.exists() for each in directories)
+    assert list(state.iterdir()) == []
+
+
 def test_a_broken_record_is_thrown_away(state: Path) -> None:
     state.mkdir(mode=0o700)
     (state / "lab-x.json").write_text("{")
