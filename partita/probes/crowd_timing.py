@@ -29,17 +29,18 @@ def congested_seconds(peers: Sequence[int], many: int, largest: Bytes, turns: in
     """(bytes of a message, messages each way, seconds for all) while each rank hears from its `peers` and speaks to
     them at once, of which the busiest has so `many`; no less than three times the `largest` size each way. All are
     posted at once, as a worker posts what is ready."""
-    transport, lane, found = Processes(dist.get_rank()), ExtraLane(), []
-    for size in (size for size in CONGESTED if size <= largest):
-        each = -(-3 * largest // (size * many))
-        walls = []
-        for _ in range(turns):
-            dist.barrier()
-            begun = time.perf_counter()
-            lane.carry_out(partial(swapped, transport, peers, each, size))
-            walls.append(time.perf_counter() - begun)
-        found.append((size, each * many, median(walls)))
-    return found
+    transport, found = Processes(dist.get_rank()), []
+    with ExtraLane() as lane:
+        for size in (size for size in CONGESTED if size <= largest):
+            each = -(-3 * largest // (size * many))
+            walls = []
+            for _ in range(turns):
+                dist.barrier()
+                begun = time.perf_counter()
+                lane.carry_out(partial(swapped, transport, peers, each, size))
+                walls.append(time.perf_counter() - begun)
+            found.append((size, each * many, median(walls)))
+        return found
 
 
 def swapped(transport: Processes, peers: Sequence[int], many: int, size: Bytes) -> Steps:

@@ -57,11 +57,10 @@ def rank_disturbance(graph: Graph, batch: int, rank: int, world: int, largest: B
     compute = partial(acted, held)
 
     def begin() -> Callable[[], bool]:
-        lane = ExtraLane()
         lane.begin(partial(round_about, Processes(rank), many, (rank - 1) % world, (rank + 1) % world, size))
         return lambda: lane.busy
 
-    with torch.no_grad(), without_denormals():
+    with torch.no_grad(), without_denormals(), ExtraLane() as lane:
         compute()
         takes = [slowed_by(begin, compute, dist.barrier, clock=time.process_time) for _ in range(TAKES)]
         cooling = cooling_of(compute, partial(elsewhere, replace(HOST, between=touched_bytes(HOST, graph))))

@@ -36,13 +36,24 @@ class Unplanned(Rank):
         self.early, self.then = {}, {}
 
 
+class Left(Exception):
+    """The lane is left: its thread ends."""
+
+
 class ExtraLane:
-    """The lane, in a thread of its own; private to one micro-benchmark."""
+    """The lane, in a thread of its own that ends with the context; private to one micro-benchmark."""
 
     def __init__(self) -> None:
         self.rank, self.calls = Unplanned(), list[Call]()
         self.board = self.rank.board
-        threading.Thread(target=self._run, daemon=True).start()
+        self.thread = threading.Thread(target=self._run, daemon=True)
+        self.thread.start()
+
+    def __enter__(self) -> ExtraLane:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.begin(_left)
 
     def begin(self, call: Call) -> None:
         """Let the lane carry out `call`."""
@@ -70,6 +81,8 @@ class ExtraLane:
         try:
             while True:
                 self._carried(len(self.rank.spans))
+        except Left:
+            return
         except BaseException as error:
             self.board.fail(error)
 
@@ -81,3 +94,7 @@ class ExtraLane:
     def _begin(self, rank: Rank, instruction: Instruction, round: int) -> Pending | Steps | None:
         found = self.calls[round]()
         return found if isinstance(found, Generator | Pending) else None
+
+
+def _left() -> None:
+    raise Left

@@ -26,6 +26,7 @@ from partita.runtime.device import CPU
 from partita.transport.processes import Processes, clock_offset
 from partita.transport.transport import Pending, Steps
 from partita.units import Bytes, Seconds
+from partita.wire.schedule import even_edges
 
 OVERLAPPED: Final[tuple[Bytes, ...]] = (2**16, 2**18, 2**20)  # beside computing
 CHAINED: Final[tuple[Bytes, ...]] = (*OVERLAPPED, 2**22)
@@ -46,14 +47,15 @@ def wire_seconds(
     collective follows the other.
     """
     rank, group, found = dist.get_rank(), tuple(range(dist.get_world_size())), []
-    transport, lane = Processes(rank, {("probe", group): dist.group.WORLD}), ExtraLane()
-    for size in sizes:
-        elements = max(size // 4, 1)
-        edges = tuple(elements * k // len(group) for k in range(len(group) + 1))
-        repeats = min(max(largest * sizes[-1] // size, largest), MOST if many == 1 else MOST // 2) + 2
-        call = partial(started, transport, kind, torch.zeros(elements, device=device), group, edges)
-        found.append((size, *_in_a_row(lane, [call] * many, repeats)))
-    return found
+    transport = Processes(rank, {("probe", group): dist.group.WORLD})
+    with ExtraLane() as lane:
+        for size in sizes:
+            elements = max(size // 4, 1)
+            edges = even_edges(elements, len(group))
+            repeats = min(max(largest * sizes[-1] // size, largest), MOST if many == 1 else MOST // 2) + 2
+            call = partial(started, transport, kind, torch.zeros(elements, device=device), group, edges)
+            found.append((size, *_in_a_row(lane, [call] * many, repeats)))
+        return found
 
 
 def _in_a_row(lane: ExtraLane, calls: Sequence[Call], repeats: int) -> tuple[Seconds, Seconds, Seconds]:
@@ -77,20 +79,21 @@ def overlapped_seconds(
     `kinds`, and of a message between two neighbours, means, while each rank multiplies matrices until its own is done.
     """
     rank, group = dist.get_rank(), tuple(range(dist.get_world_size()))
-    transport, lane, mate = Processes(rank, {("probe", group): dist.group.WORLD}), ExtraLane(), rank ^ 1
-    asked = [kind for kind in (Kind.ALL_REDUCE, Kind.ALL_GATHER) if kind in kinds]
-    found: dict[str, list[tuple[Bytes, Seconds]]] = {name: [] for name in (*asked, "message")}
-    for size in (*(size for size in OVERLAPPED if size < largest), largest):
-        tensor = torch.zeros(max(size // 4, 1))
-        edges = tuple(len(tensor) * k // len(group) for k in range(len(group) + 1))
-        turns = repeats if size < largest else repeats // 2
-        for kind in asked:
-            call = partial(started, transport, kind, tensor, group, edges)
-            found[kind].append((size, beside_computing(lane, call, turns)))
-        if mate < len(group):
-            there_and_back = partial(exchanged, transport, tensor, mate, rank < mate)
-            found["message"].append((size, beside_computing(lane, there_and_back, turns) / 2))
-    return found
+    transport, mate = Processes(rank, {("probe", group): dist.group.WORLD}), rank ^ 1
+    with ExtraLane() as lane:
+        asked = [kind for kind in (Kind.ALL_REDUCE, Kind.ALL_GATHER) if kind in kinds]
+        found: dict[str, list[tuple[Bytes, Seconds]]] = {name: [] for name in (*asked, "message")}
+        for size in (*(size for size in OVERLAPPED if size < largest), largest):
+            tensor = torch.zeros(max(size // 4, 1))
+            edges = even_edges(len(tensor), len(group))
+            turns = repeats if size < largest else repeats // 2
+            for kind in asked:
+                call = partial(started, transport, kind, tensor, group, edges)
+                found[kind].append((size, beside_computing(lane, call, turns)))
+            if mate < len(group):
+                there_and_back = partial(exchanged, transport, tensor, mate, rank < mate)
+                found["message"].append((size, beside_computing(lane, there_and_back, turns) / 2))
+        return found
 
 
 def round_about(transport: Processes, many: int, source: int, target: int, size: Bytes) -> Steps:
@@ -129,41 +132,43 @@ def started(
 def message_seconds(rank: int, sizes: tuple[Bytes, ...], repeats: int = 12) -> list[tuple[Bytes, Seconds]]:
     """(bytes, this process's core-seconds) of messages from rank 0, where the computing thread starts them, to a lane
     of rank 1, medians, behind computing; other ranks' mean nothing."""
-    found, lane, transport = [], ExtraLane(), Processes(rank)
-    for size in sizes:
-        tensor = torch.zeros(max(size // 4, 1))
-        cores = []
-        for _ in range(repeats + 1):
-            dist.barrier()
-            computed(AHEAD if rank < 2 else 0.0)
-            core = time.process_time()
-            if rank == 0:
-                going = transport.send(tensor, 1, "probe", 0)
-                lane.carry_out(lambda going=going: going)  # type: ignore[misc]
-            elif rank == 1:
-                lane.carry_out(partial(transport.receive, tensor, 0, "probe", 0))
-            cores.append(time.process_time() - core)
-        found.append((size, median(cores[1:])))
-    return found
+    found, transport = [], Processes(rank)
+    with ExtraLane() as lane:
+        for size in sizes:
+            tensor = torch.zeros(max(size // 4, 1))
+            cores = []
+            for _ in range(repeats + 1):
+                dist.barrier()
+                computed(AHEAD if rank < 2 else 0.0)
+                core = time.process_time()
+                if rank == 0:
+                    going = transport.send(tensor, 1, "probe", 0)
+                    lane.carry_out(lambda going=going: going)  # type: ignore[misc]
+                elif rank == 1:
+                    lane.carry_out(partial(transport.receive, tensor, 0, "probe", 0))
+                cores.append(time.process_time() - core)
+            found.append((size, median(cores[1:])))
+        return found
 
 
 def hop_seconds(largest: Bytes, turns: int = 8) -> list[tuple[Bytes, Seconds, Seconds, Seconds]]:
     """(bytes, seconds, those in the quickest chain, this process's core-seconds) of each step of a chain in which every
     rank sends a message to the next one and has one from the one before: means; the slowest chain is left out, which
     may have waited for other work on the machine."""
-    rank, world, lane = dist.get_rank(), dist.get_world_size(), ExtraLane()
+    rank, world = dist.get_rank(), dist.get_world_size()
     found: list[tuple[Bytes, Seconds, Seconds, Seconds]] = []
-    for size in (4, *(size for size in CHAINED if size < largest)):
-        many, walls, cores = 24 if size <= CHAINED[0] else 6, [], []
-        chain = partial(round_about, Processes(rank), many, (rank - 1) % world, (rank + 1) % world, size)
-        for _ in range(turns + 1):
-            dist.barrier()
-            begun, core = time.perf_counter(), time.process_time()
-            lane.carry_out(chain)
-            walls.append((time.perf_counter() - begun) / many)
-            cores.append((time.process_time() - core) / many)
-        found.append((size, fmean(sorted(walls[1:])[:-1]), min(walls[1:]), median(cores[1:])))
-    return found
+    with ExtraLane() as lane:
+        for size in (4, *(size for size in CHAINED if size < largest)):
+            many, walls, cores = 24 if size <= CHAINED[0] else 6, [], []
+            chain = partial(round_about, Processes(rank), many, (rank - 1) % world, (rank + 1) % world, size)
+            for _ in range(turns + 1):
+                dist.barrier()
+                begun, core = time.perf_counter(), time.process_time()
+                lane.carry_out(chain)
+                walls.append((time.perf_counter() - begun) / many)
+                cores.append((time.process_time() - core) / many)
+            found.append((size, fmean(sorted(walls[1:])[:-1]), min(walls[1:]), median(cores[1:])))
+        return found
 
 
 def lone_seconds(rank: int, lane: ExtraLane | None = None, turns: int = 40) -> tuple[Seconds, Seconds]:
@@ -206,8 +211,9 @@ def rank_wires(
         "message": message_seconds(rank, sizes),
         "value": lone_seconds(rank),
         "handed": value_seconds(rank, world),
-        "lone": lone_seconds(rank, ExtraLane()),
     }
+    with ExtraLane() as lane:
+        found["lone"] = lone_seconds(rank, lane)
     found["crowds"] = [crowded, _crowds(rank, world, sizes[-1], device)]
     found |= {"posted": [posted, posted_seconds(rank, world, sizes[-1])], "hops": hop_seconds(sizes[-1])}
     found["row"] += chained(short, device=device, many=CHAIN)

@@ -145,16 +145,25 @@ def test_other_work_passes_over_as_much_as_lies_between(other_work: Callable[[Be
 
 
 def test_a_lane_returns_when_what_was_handed_to_it_is_done() -> None:
-    lane, done = ExtraLane(), []
-    for number in range(3):
-        lane.carry_out(lambda n=number: done.append(n))
-        assert done[-1] == number
-        assert not lane.busy
+    done = []
+    with ExtraLane() as lane:
+        for number in range(3):
+            lane.carry_out(lambda n=number: done.append(n))
+            assert done[-1] == number
+            assert not lane.busy
+
+
+def test_a_lane_that_is_left_leaves_no_thread_behind() -> None:
+    """A worker is probed again and again: each time a dozen threads would stay."""
+    with ExtraLane() as lane:
+        lane.carry_out(lambda: None)
+    lane.thread.join(5.0)
+    assert not lane.thread.is_alive()
 
 
 def test_what_a_lane_raises_is_raised_where_it_was_asked() -> None:
-    with pytest.raises(ZeroDivisionError):
-        ExtraLane().carry_out(lambda: 1 // 0)  # type: ignore[return-value, arg-type]
+    with ExtraLane() as lane, pytest.raises(ZeroDivisionError):
+        lane.carry_out(lambda: 1 // 0)  # type: ignore[return-value, arg-type]
 
 
 def test_what_a_turn_makes_is_free_memory_at_the_next() -> None:
