@@ -14,13 +14,10 @@ from __future__ import annotations
 
 from typing import Final
 
-import numpy as np
-
-from partita.arrays import Ints, Reals
+from partita.arrays import Reals
 from partita.plan.memory import Shard
 from partita.plan.schedule import Order
-from partita.searches.pipes import ORDERS
-from partita.searches.space import SHARDS, Space
+from partita.searches.space import Space, divides
 
 PARAMETERS, GRADIENTS, OPTIMIZER = Shard.PARAMETERS, Shard.GRADIENTS, Shard.OPTIMIZER
 LEAST_ONCE: Final = {Shard.NONE: 2, OPTIMIZER: 2, GRADIENTS: 1, PARAMETERS: 0}
@@ -29,19 +26,12 @@ LEAST_EVERY: Final = {Shard.NONE: 0, OPTIMIZER: 0, GRADIENTS: 1, PARAMETERS: 2}
 
 def rounds_of_bytes(space: Space) -> Reals:
     """How often a minibatch's bytes go round, point by point."""
-    shard = space.column("shard")
-    return _times(LEAST_ONCE, shard) + space.column("microbatches") * _every_pass(space, shard)
+    return space.by_shard(LEAST_ONCE) + space.column("microbatches") * _every_pass(space)
 
 
-def _every_pass(space: Space, shard: Ints) -> Reals:
+def _every_pass(space: Space) -> Reals:
     """How often a microbatch's do; where W computes again, weights may stay from its B on, and all the while others
     come."""
-    off = np.array([order is Order.ZERO_BUBBLE for order in ORDERS])[space.column("schedule")]
-    stay = off & (space.column("recompute") > 0) & (shard == SHARDS.index(PARAMETERS))
-    found: Reals = _times(LEAST_EVERY, shard) - stay
+    again = space.ordered(Order.ZERO_BUBBLE) & (space.column("recompute") > 0)
+    found: Reals = space.by_shard(LEAST_EVERY) - (again & divides(space.column("shard"), PARAMETERS))
     return found
-
-
-def _times(often: dict[Shard, int], shard: Ints) -> Reals:
-    """A number for each of some kinds of division, by their places in SHARDS."""
-    return np.array([float(often[kind]) for kind in SHARDS])[shard]

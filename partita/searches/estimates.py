@@ -9,7 +9,7 @@ a pace       the longest of: what the processor does, its messages among it; the
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
@@ -25,7 +25,7 @@ from partita.plan.schedule import Order
 from partita.searches.footprint import footprint
 from partita.searches.link_speeds import LinkSpeeds
 from partita.searches.recomputed_shares import recomputed_shares
-from partita.searches.space import SCHEDULES, SHARDS, Space
+from partita.searches.space import Space
 from partita.searches.stage_cuts import StageCuts
 
 THIRD: Final = 1 / 3  # of a stage's seconds: forward, backward for inputs and for weights take about as long
@@ -125,7 +125,7 @@ class StepTerms:
     @cached_property
     def chunks(self) -> Reals:
         """Stages of a place."""
-        return np.array([float(chunks) for _, _, chunks in SCHEDULES])[self.space.column("schedule")]
+        return self.space.chunks.astype(np.float64)
 
     @cached_property
     def samples(self) -> Reals:
@@ -142,17 +142,9 @@ class StepTerms:
         """That of the slowest device."""
         return min(device.pace for device in self.cluster.devices)
 
-    def ordered(self, order: Order) -> Flags:
-        """The points whose passes are in an order."""
-        found: Flags = np.array([each is order for _, each, _ in SCHEDULES])[self.space.column("schedule")]
-        return found
-
-    def sharded(self, times: dict[Shard, int]) -> Reals:
+    def sharded(self, times: Mapping[Shard, float]) -> Reals:
         """How often what `times` counts is sent; nothing is where there is one replica."""
-        found: Reals = np.array([float(times.get(kind, 0)) for kind in SHARDS])[self.space.column("shard")] * (
-            self.data > 1.0
-        )
-        return found
+        return self.space.by_shard(times) * (self.data > 1.0)
 
     # What a microbatch computes.
 
@@ -184,7 +176,7 @@ class StepTerms:
     def packing(self) -> Reals:
         """Instructions, and gradients added up where somebody else waits for them."""
         costs, words = self.costs, self.place["state"] / self.graph.item
-        acts = self.chunks * (3 + self.ordered(Order.ZERO_BUBBLE)) + self.buckets
+        acts = self.chunks * (3 + self.space.ordered(Order.ZERO_BUBBLE)) + self.buckets
         acts = acts + self.collectives
         packed = costs.add.of(0.0, 0.0) * self.buckets + costs.add.tensor * self.tensors + costs.add.element * words
         return (acts * costs.instruction + packed * (self.data * self.pipe * self.m > 1)) / self.speed
@@ -277,7 +269,7 @@ class StepTerms:
     @cached_property
     def deferred(self) -> Reals:
         """What of the way there and back may wait: W, but for the first place's own, which ends its round."""
-        found: Reals = self.others * np.where(self.ordered(Order.ZERO_BUBBLE), THIRD, 0.0)
+        found: Reals = self.others * np.where(self.space.ordered(Order.ZERO_BUBBLE), THIRD, 0.0)
         return found
 
     @cached_property
@@ -285,7 +277,7 @@ class StepTerms:
         """The way of one microbatch through the other places; where W may wait it is not in the way, and other
         microbatches fill some of what is left."""
         others, filled = self.others, THIRD * np.minimum(self.pipe - 1, self.m - 1) * self.work
-        computed = np.where(self.ordered(Order.ZERO_BUBBLE), 2 * THIRD * others - filled, others / self.chunks)
+        computed = np.where(self.space.ordered(Order.ZERO_BUBBLE), 2 * THIRD * others - filled, others / self.chunks)
         return np.where(self.pipe > 1, np.maximum(computed, 0.0) + 2 * (self.pipe - 1) * self.transfer[0], 0.0)
 
     @cached_property
@@ -295,7 +287,7 @@ class StepTerms:
         chunks, round_trip = self.chunks, self.round_trip - self.deferred
         room = np.where(chunks > 1, self.pipe * (chunks + 1) / chunks, self.pipe)
         late = np.maximum(round_trip / room - self.pace, 0.0) * np.maximum(self.m - room, 0.0)
-        return np.where((self.pipe > 1) & ~self.ordered(Order.FILL_DRAIN), late, 0.0)
+        return np.where((self.pipe > 1) & ~self.space.ordered(Order.FILL_DRAIN), late, 0.0)
 
     @cached_property
     def exposed(self) -> Reals:

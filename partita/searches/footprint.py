@@ -10,7 +10,7 @@ from partita.cost.lifetimes import lifetimes_of
 from partita.graph.graph import Graph
 from partita.plan.memory import Recompute, Shard
 from partita.plan.schedule import Order
-from partita.searches.space import RECOMPUTES, SCHEDULES, SHARDS, Space
+from partita.searches.space import RECOMPUTES, Space, divides
 from partita.searches.stage_cuts import StageCuts
 
 
@@ -19,11 +19,11 @@ def footprint(graph: Graph, space: Space, cuts: StageCuts, samples: Reals, train
     what is sharded, frozen weights by stages, what backward waits for of the microbatches under way, and what a pass
     needs beyond that."""
     data, pipe, schedule, shard = (space.column(name) for name in ("data", "pipe", "schedule", "shard"))
-    chunks = np.array([chunks for _, _, chunks in SCHEDULES])[schedule]
+    chunks = space.chunks
     stages = np.minimum(pipe * chunks, cuts.most) - 1
     crossing = cuts.widest[stages]
     kinds = (Shard.PARAMETERS, Shard.GRADIENTS, Shard.OPTIMIZER)
-    owners = [np.where(shard >= SHARDS.index(kind), data, 1) for kind in kinds]
+    owners = [np.where(divides(shard, kind), data, 1) for kind in kinds]
     copies = np.where((data == 1) & (pipe == 1) & (space.column("microbatches") == 1), 0.0, 1.0)
     held = trained * (1 / owners[0] + copies / owners[1] + graph.state_factor / owners[2])
     rooms = np.minimum(2.0 * space.buckets, trained)  # whole buckets on their way; a stage gathers all of its own
@@ -34,8 +34,9 @@ def footprint(graph: Graph, space: Space, cuts: StageCuts, samples: Reals, train
     held = held + np.where(pipe > 1, trained / chunks, np.minimum(space.buckets, trained) * copies)
     held = held + np.where(copies == 0, trained, 0.0) + graph.frozen_bytes / pipe
     beyond = max(graph.once("activations", lambda: _activations(graph)) - sum(cuts.saved[0]), 0.0)
-    put_off = np.array([order is Order.ZERO_BUBBLE for _, order, _ in SCHEDULES])[schedule]
-    full = (space.column("recompute") == RECOMPUTES.index(Recompute.FULL)) & ~put_off  # W has to find it all again
+    full = (space.column("recompute") == RECOMPUTES.index(Recompute.FULL)) & ~space.ordered(
+        Order.ZERO_BUBBLE
+    )  # W has to find it all again
     widest = float(cuts.saved[-1].max())
     kept = np.where(full, chunks * crossing * _many(in_flight, cuts, stages) + widest, in_flight)
     found: Reals = held + samples * (kept + beyond)

@@ -25,9 +25,9 @@ from partita.searches.backward_memory import BackwardMemory, alone
 from partita.searches.circulation import GRADIENTS, OPTIMIZER, PARAMETERS, rounds_of_bytes
 from partita.searches.gathering import Gathers
 from partita.searches.link_speeds import hastened
-from partita.searches.pipes import ORDERS, Pipes, chunk_after, many_under_way
+from partita.searches.pipes import Pipes, chunk_after, many_under_way
 from partita.searches.rounds import StageTimes, round_of
-from partita.searches.space import RECOMPUTES, SHARDS, Space
+from partita.searches.space import ORDERS, RECOMPUTES, SHARDS, Space, divides
 from partita.searches.stage_costs import StageCosts
 from partita.units import Seconds
 
@@ -65,10 +65,8 @@ class LowerBounds:
         count from the first on behind which all cuts are linked: with fewer places it would be more.
         """
         data, pipe, m = (space.column(name).astype(np.float64) for name in ("data", "pipe", "microbatches"))
-        schedule, shard = space.column("schedule"), space.column("shard")
-        put_off, round_ = (
-            np.array([order is kind for order in ORDERS])[schedule] for kind in (Order.ZERO_BUBBLE, Order.INTERLEAVED)
-        )
+        shard = space.column("shard")
+        put_off, round_ = space.ordered(Order.ZERO_BUBBLE), space.ordered(Order.INTERLEAVED)
         price, chained, urgent = self._priced(space)
         even, chained = price * m / pipe, np.where(put_off, urgent, chained)
         total = np.where((pipe > 1) & ~round_, np.maximum(chained / (1 - (1 - 1 / m) ** pipe), even), even)
@@ -107,7 +105,7 @@ class LowerBounds:
 
     def _each(self, data: Reals, pipe: Reals, shard: Ints) -> Reals:
         """Bytes of state a byte of parameters: themselves, gradients where somebody waits for them, the optimizer's."""
-        owners = [np.where(shard >= SHARDS.index(kind), data, 1.0) for kind in (PARAMETERS, GRADIENTS, OPTIMIZER)]
+        owners = [np.where(divides(shard, kind), data, 1.0) for kind in (PARAMETERS, GRADIENTS, OPTIMIZER)]
         return 1 / owners[0] + (data * pipe > 1) / owners[1] + self.graph.state_factor / owners[2]
 
     # Where a point is cut, as the recipes do.
@@ -276,9 +274,9 @@ class LowerBounds:
         held = self.places.held(pipes)
         waiting, state, whole = (many * held.kept).sum(axis=1)[at], pipes.state[at, -1], pipes.state.sum(axis=1)[at]
         shared, again = (one[at] for one in self.places.tied(pipes))
-        own, divided = (pipes.state[at] - shared), (shard == SHARDS.index(PARAMETERS))[:, None]
+        own, divided = (pipes.state[at] - shared), divides(shard, PARAMETERS)[:, None]
         least = np.minimum(bucket, own[:, -1])
-        packed = least * (shard >= SHARDS.index(GRADIENTS))[:, None]
+        packed = least * divides(shard, GRADIENTS)[:, None]
         begun, fullest = waiting - held.kept[at, -1], held.fullest[at, -1]
         heaviest = np.where((m > 1)[:, None], held.with_gradients[at, -1], fullest)
         if pipe > 1:
@@ -306,7 +304,7 @@ class LowerBounds:
         """Bytes of state, beyond an even part of what is `shared` with later stages: only the optimizer's is divided,
         among them all; and of what is there `again`."""
         owned, optimizer = (1 / data)[:, None], self.graph.state_factor
-        kinds = [(shard >= SHARDS.index(kind))[:, None] for kind in (PARAMETERS, GRADIENTS, OPTIMIZER)]
+        kinds = [divides(shard, kind)[:, None] for kind in (PARAMETERS, GRADIENTS, OPTIMIZER)]
         beyond = (1 - owned) * kinds[0] + (1 - owned) * kinds[1] - optimizer * owned * kinds[2]
         found: Reals = shared * beyond + again * (2 + optimizer * ~kinds[2])
         return found

@@ -12,10 +12,9 @@ import numpy as np
 from partita.arrays import Flags, Ints, Reals
 from partita.lowering.schedules import under_way
 from partita.plan.schedule import Order
-from partita.searches.space import SCHEDULES
+from partita.searches.space import in_order
 from partita.units import Seconds
 
-ORDERS: Final = tuple(order for _, order, _ in SCHEDULES)
 ALIKE: Final = ("pipe", "chunks", "saved")  # of all points whose pipes are found together
 T = TypeVar("T")
 
@@ -127,8 +126,7 @@ class Pipes:
 
     def ordered(self, order: Order) -> Flags:
         """The points whose passes are in an order."""
-        found: Flags = np.array([each is order for each in ORDERS])[self.schedule]
-        return found
+        return in_order(self.schedule, order)
 
 
 @dataclass(frozen=True, eq=False)

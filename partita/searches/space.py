@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
 
-from partita.arrays import Indices, Ints
+from partita.arrays import Flags, Indices, Ints, Reals
 from partita.cluster.cluster import Cluster
 from partita.errors import LoweringError
 from partita.graph.graph import Graph
@@ -26,7 +26,9 @@ SCHEDULES: Final = (
     ("ddp", Order.SEQUENTIAL, 1), ("gpipe", Order.FILL_DRAIN, 1), ("one_f_one_b", Order.ONE_F_ONE_B, 1),
     ("zero_bubble", Order.ZERO_BUBBLE, 1), ("interleaved", Order.INTERLEAVED, 2), ("interleaved", Order.INTERLEAVED, 4),
 )  # fmt: skip
-SHARDS: Final = tuple(Shard)
+ORDERS: Final = tuple(order for _, order, _ in SCHEDULES)
+CHUNKS: Final = np.array([chunks for _, _, chunks in SCHEDULES])
+SHARDS: Final = tuple(Shard)  # each divides what the one before does, and more
 RECOMPUTES: Final = (Recompute.NONE, Recompute.SELECTIVE, Recompute.FULL)
 PARTS: Final[tuple[int, ...]] = (1, 4, 16, 64)  # into which a rank's gradients are divided to travel
 LEAST_BUCKET: Final = 2**18
@@ -48,6 +50,19 @@ class Space:
     def column(self, name: str) -> Ints:
         """A column of SHAPE, shape [points]."""
         return self.shapes[:, SHAPE.index(name)].astype(np.int64)
+
+    @property
+    def chunks(self) -> Ints:
+        """Stages of each place along the pipe, shape [points]."""
+        return CHUNKS[self.column("schedule")]
+
+    def ordered(self, order: Order) -> Flags:
+        """The points whose passes are in an order, shape [points]."""
+        return in_order(self.column("schedule"), order)
+
+    def by_shard(self, times: Mapping[Shard, float]) -> Reals:
+        """What `times` has for each point's division of state (0 where it has nothing), shape [points]."""
+        return np.array([float(times.get(kind, 0.0)) for kind in SHARDS])[self.column("shard")]
 
     @property
     def groups(self) -> tuple[Ints, Ints]:
@@ -76,6 +91,18 @@ class Space:
         knobs += [f"shard={SHARDS[shard]}"] if shard else []
         knobs += [f"recompute={RECOMPUTES[recompute]}"] if recompute else []
         return f"{recipe}({','.join(knobs)})" if knobs else recipe
+
+
+def in_order(schedule: Ints, order: Order) -> Flags:
+    """Which of these places in SCHEDULES have their passes in an order."""
+    found: Flags = np.array([each is order for each in ORDERS])[schedule]
+    return found
+
+
+def divides(shard: Ints, kind: Shard) -> Flags:
+    """Which of these places in SHARDS divide what `kind` divides: the optimizer's state, gradients too, or parameters
+    too."""
+    return shard >= SHARDS.index(kind)
 
 
 def space_of(graph: Graph, cluster: Cluster, blocks: int, trained: Bytes) -> Space:

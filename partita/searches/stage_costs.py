@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from functools import cache, cached_property
 from itertools import pairwise
-from typing import Final, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
@@ -23,7 +23,6 @@ from partita.recipes.balance import blocks_of, by_time, by_time_each, numbered
 from partita.recipes.pipeline import bandwidth_between
 from partita.searches.link_speeds import LinkSpeeds, hastened
 from partita.searches.pipes import (
-    ORDERS,
     BlockBytes,
     BlockState,
     BlockWork,
@@ -34,11 +33,10 @@ from partita.searches.pipes import (
     stacked,
 )
 from partita.searches.sections import Sections
-from partita.searches.space import RECOMPUTES, SCHEDULES, Space
+from partita.searches.space import CHUNKS, RECOMPUTES, SCHEDULES, Space, in_order
 from partita.searches.tied_parameters import tied_parameters
 from partita.units import Seconds
 
-CHUNKS: Final = np.array([chunks for _, _, chunks in SCHEDULES])
 T = TypeVar("T")
 
 
@@ -98,7 +96,7 @@ class StageCosts:
         forward += np.maximum.reduceat(work.remade.ravel(), edges).reshape(forward.shape)
         for passes in (forward, backward, returning):
             passes += self.costs(1).instruction
-        put_off = np.array([order is Order.ZERO_BUBBLE for order in ORDERS])[schedule]
+        put_off = in_order(schedule, Order.ZERO_BUBBLE)
         again -= work.again.ravel()[np.append(edges[1:], work.again.size) - 1].reshape(again.shape)
         backward += again * ~put_off[:, None, None]  # else some of it may be late
         returning[put_off, 0, 0] = 0.0
