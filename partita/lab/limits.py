@@ -33,9 +33,7 @@ def beside(task: str, graph: Graph, cluster: Cluster, plan: Plan) -> Bytes:
 
 def survives(task: str, graph: Graph, cluster: Cluster, plan: Plan, besides: Bytes) -> bool:
     """Whether a plan runs where each device has its memory for tensors, and `besides` for the process."""
-    root = cluster.root
-    devices = tuple(replace(device, memory=device.memory + besides) for device in cluster.devices)
-    limited = replace(cluster, root=replace(root, members=devices))
+    limited = cluster.changed(lambda device: replace(device, memory=device.memory + besides))
     with Rehearsal(task, graph, limited, memory_limits=True) as rehearsal:
         try:
             rehearsal.measure(plan, steps=STEPS, evaluate=False)

@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from partita.cluster.cluster import Cluster, Group
+from partita.cluster.cluster import Cluster
 from partita.errors import ClusterError, InputError, PlanError
 from partita.graph.batch import of_minibatch
 from partita.graph.gc_pause import without_gc
@@ -160,7 +160,7 @@ def _fitting(way: _Way, cluster: Cluster, asked: Fit | None = None) -> tuple[Fit
 
 def _beyond(least: Fit, graph: Graph, cluster: Cluster) -> str:
     """How much memory would do, and how many devices like these; not where no switch could take more of them."""
-    roomy = replace(cluster, root=_roomy(cluster.root, 2 * least.needed))
+    roomy = cluster.changed(lambda device: replace(device, memory=2 * least.needed))
     enough = fit_of(least.plan, graph, roomy).needed
     words = f"give each device {show_bytes(1.01 * enough)} and use --plan '{least.plan.name}'"
     for times in () if cluster.root.mesh else LARGER:
@@ -175,9 +175,3 @@ def _beyond(least: Fit, graph: Graph, cluster: Cluster) -> str:
         if best is not None:
             return f"{words}, or take {larger.size} such devices and use --plan '{best.plan.name}'"
     return words
-
-
-def _roomy(group: Group, memory: Bytes) -> Group:
-    """The group with devices of so much memory."""
-    members = (_roomy(one, memory) if isinstance(one, Group) else replace(one, memory=memory) for one in group.members)
-    return replace(group, members=tuple(members))
