@@ -15,8 +15,9 @@ from partita.lab.link_costs import RARE, kinds_of, queue_of, wiring_of, with_dis
 from partita.probes.crowd_timing import crowds_of
 from partita.probes.link_timing import CHAIN
 from partita.program.instruction import Kind
-from partita.simulator.activities import Activity, activities_of, resources_of
+from partita.simulator.activities import resources_of
 from partita.simulator.clock import advance
+from tests.activities import Activity, activities_of
 from tests.programs import program_by
 from tests.small import layers
 

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 from partita.errors import ProgramError
-from partita.simulator.activities import Activity, activities_of, assemble, resources_of
+from partita.simulator.activities import assemble, resources_of
 from partita.simulator.clock import advance
 from partita.simulator.plain import advance_plainly
+from tests.activities import Activity, activities_of
 
 
 @pytest.fixture(params=[advance, advance_plainly], ids=["compiled", "plain"])

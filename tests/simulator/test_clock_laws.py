@@ -9,8 +9,9 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from partita.simulator.activities import Activity, Resources, activities_of, resources_of
+from partita.simulator.activities import Resources, resources_of
 from partita.simulator.clock import advance
+from tests.activities import Activity, activities_of
 
 SECONDS = st.floats(0.0, 3.0)
 AMOUNT = st.floats(0.01, 3.0)

@@ -8,9 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from partita.errors import ProgramError
-from partita.simulator.activities import Activity, activities_of, resources_of
+from partita.simulator.activities import resources_of
 from partita.simulator.clock import advance
 from partita.simulator.plain import advance_plainly
+from tests.activities import Activity, activities_of
 
 ROUND = st.sampled_from([0.0, 0.5, 1.0, 2.0])
 ODD = st.floats(0.01, 3.0, allow_nan=False)

@@ -12,10 +12,11 @@ from partita.lowering.lower import last_program
 from partita.lowering.samples import sizes_of
 from partita.program.ledger import staleness_of
 from partita.recipes.catalogue import call
-from partita.simulator.activities import Activity, activities_of, resources_of
+from partita.simulator.activities import resources_of
 from partita.simulator.clock import advance
 from partita.simulator.simulate import clocked, setting_of, simulate
 from partita.simulator.unevenness import PARTS, uneven, unevenly_shared
+from tests.activities import Activity, activities_of
 from tests.small import cluster_of, two_layers
 
 
