@@ -3,7 +3,7 @@ data sheets."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from types import TracebackType
@@ -15,18 +15,15 @@ from partita.cost.datasheet import datasheet_costs
 from partita.cost.measurable import unmeasurable
 from partita.cost.unlike import levelled
 from partita.errors import OptionError
-from partita.graph.batch import substitute
 from partita.graph.graph import Graph
-from partita.graph.signature import signature
 from partita.lab.fork_client import load_ahead
 from partita.lab.processor import processor_here
-from partita.lowering.lower import check_lowered, lower
+from partita.lowering.lower import check_lowered
 from partita.lowering.precision import short_dtype
 from partita.lowering.samples import sizes_of
 from partita.plan.plan import COMPILED, Plan
 from partita.task import Task
 from partita.telling import Tell, quiet
-from partita.units import Seconds
 
 SOURCES: Final = ("", "measured", "datasheet")
 
@@ -36,26 +33,10 @@ def batches_of(graph: Graph, plans: Sequence[Plan]) -> tuple[int, ...]:
     return tuple(sorted({size for plan in plans for size in sizes_of(plan, graph)}))
 
 
-def batches_by_company(graph: Graph, cluster: Cluster, plans: Sequence[Plan]) -> tuple[list[int], list[int]]:
-    """(batch sizes of the plans' segments for one device alone, those for several at once)."""
-    programs = [s.program for plan in plans for s in lower(graph, plan, cluster)]
-    alone, busy = (
-        {s.batch for p in programs if (p.size > 1) is wanted for s in p.segments} for wanted in (False, True)
-    )
-    return sorted(alone - busy), sorted(busy)
-
-
 def precisions_of(plans: Sequence[Plan]) -> tuple[str, ...]:
     """The short dtypes in which the plans, and the phases before them, compute."""
     phases = [one for plan in plans for one in (plan, *(phase.plan for phase in plan.before))]
     return tuple(sorted({short_dtype(one.memory) for one in phases} - {""}))
-
-
-def seconds_alone(graph: Graph, cluster: Cluster, operators: Mapping[str, Seconds], batch: int) -> Seconds:
-    """What the operators of a step of `batch` samples, whose core-seconds are known, take the smallest device."""
-    step = substitute(graph, batch)
-    spent = sum(operators.get(signature(operator, step), 0.0) for operator in step.operators)
-    return spent / min(device.cores or 1.0 for device in cluster.devices)
 
 
 class Costing:

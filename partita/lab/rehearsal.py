@@ -2,47 +2,29 @@
 
 from __future__ import annotations
 
-import time
-from collections import deque
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
-from math import inf
-from statistics import fmean, median
 from types import TracebackType
 from typing import Any, Final
-
-import torch
 
 from partita.checkpoints.checkpoint import SavePolicy, advising, stopped_at
 from partita.cluster.cluster import Cluster
 from partita.cluster.writing import write_cluster
-from partita.cost.cache import cache_place, read_cache, write_cache
 from partita.cost.costs import Costs
-from partita.cost.wiring import CURVED, Wiring
-from partita.cost.workspaces import NONE
+from partita.cost.wiring import CURVED
 from partita.errors import RunError, RunHung, RunStopped
 from partita.graph.graph import Graph
 from partita.graph.text import write_graph
-from partita.lab.background_load import BEARABLE, HEAVY, BackgroundLoad
-from partita.lab.costing import batches_by_company, precisions_of, seconds_alone
 from partita.lab.failures import STALL_SHARE, stalled
 from partita.lab.forward import forwarding
-from partita.lab.launching import launches_of, with_launching
-from partita.lab.link_costs import sizes_for, wiring_of, with_disturbance
 from partita.lab.monitor import Monitor
-from partita.lab.processor import processor_here
+from partita.lab.profiler import Profiler
 from partita.lab.record import scratch
-from partita.lab.replies import calls_of, coding_of, with_coding, workspaces_of
-from partita.lab.slowdowns import as_then, of_all, pooled, steady
 from partita.lab.spares import Spares
-from partita.lab.timed_links import TimedLinks, drop_links, links_place, read_links, write_links
 from partita.lab.worker_group import WorkerGroup
 from partita.lowering.lower import last_program
 from partita.plan.plan import Plan
 from partita.plan.text import write_plan
-from partita.probes.codecs import coded_elements
-from partita.probes.operator_timing import TOTAL
 from partita.program.absence import chain_of, expendable, returns
 from partita.program.space import Kind
 from partita.runs.execution import progress_of
@@ -56,9 +38,6 @@ from partita.units import Seconds
 from partita.zoo.tasks import built_in
 
 TIMEOUT_FACTOR: Final = 100  # times --timeout, for which workers wait alone: a message may take long on a slow link
-GLANCE: Final[Seconds] = 0.3  # of a core, for timing operators again between runs
-RARE: Final = 8  # from one such time to the next: so many times as long as it takes, at least
-LATELY: Final = 7  # times that count, the two when costs were measured among them
 RETURNS: Final = 3  # times that a worker is started again in a run
 
 
@@ -78,13 +57,7 @@ class Rehearsal:
         self.task, self.given, self.graph, self.cluster = spec_of(task), task, graph, cluster
         self.seed, self.init, self.timeout, self.tell, self.note = seed, init, timeout, tell, tell
         self.going = "", 0  # the plan that runs, and for how many steps
-        self.beside: list[str] = []
-        self.runs, self.launches, self.workspaces = 0, dict[str, Seconds](), NONE
-        self._links: TimedLinks | None = None
-        self._places = dict[bool, dict[str, Seconds]]()  # by whether all ranks are busy
-        self._times = deque[tuple[float, ...]](maxlen=LATELY)  # each with every rank's slowdown
-        self._unevenness, self._even = list[float](), (1.0,) * cluster.size
-        self._due: Seconds = -inf  # when operators are to be timed again
+        self.runs = 0
         self.monitor: Monitor | None = None
         self.group = WorkerGroup(cluster, listen=True, memory_limits=memory_limits)
         self._stack = ExitStack()
@@ -99,7 +72,7 @@ class Rehearsal:
             cluster.write_text(write_cluster(self.cluster), encoding="utf-8")
             self.tell(f"starting {self.cluster.size} workers on {self.cluster.name}")
             stack.enter_context(self.group)
-            self._kept = links_place(self.cluster, torch.__version__, *self.group.lab.notes)
+            self._profiler = Profiler(self.graph, self.cluster, self.group.lab, self._ask, self.tell)
             paths = {"graph": str(graph), "cluster": str(cluster), "first": str(first)}
             self.opening = dict[str, Any](paths, task=self.task, seed=self.seed, timeout=self.timeout * TIMEOUT_FACTOR)
             with self.group.lab.lifted():
@@ -116,7 +89,7 @@ class Rehearsal:
     def notes(self) -> tuple[str, ...]:
         """Sentences about what the lab does not emulate here, and about other work on the machine while costs were
         measured."""
-        return (*self.group.lab.notes, *self.beside)
+        return (*self.group.lab.notes, *self._profiler.beside)
 
     @property
     def distorted(self) -> str:
@@ -125,8 +98,8 @@ class Rehearsal:
         quotas = self.cluster.emulated and any(device.cores for device in self.cluster.devices)
         return "; ".join(self.group.lab.notes) or "no CPU quotas here" if quotas and not self.group.lab.groups else ""
 
-    def _ask(self, verb: str, limit: Seconds = 0.0, stall: Seconds = inf, **payload: Any) -> list[dict[str, Any]]:
-        return self.group.ask_all(verb, payload, limit or self.timeout * 2, self._hear, stall)
+    def _ask(self, verb: str, limit: Seconds = 0.0, **payload: Any) -> list[dict[str, Any]]:
+        return self.group.ask_all(verb, payload, limit or self.timeout * 2, self._hear)
 
     def _hear(self, rank: int, event: dict[str, Any]) -> None:
         if (progress := progress_of(event, *self.going)) and (rank == 0 or "step" not in event):
@@ -139,120 +112,11 @@ class Rehearsal:
     def probe(self, plans: Sequence[Plan], kinds: Collection[Kind] = CURVED) -> Costs:
         """Costs of everything that the plans' programs do, by micro-benchmarks with all devices busy at once; of
         collectives of these kinds."""
-        lonely, busy = batches_by_company(self.graph, self.cluster, plans)
-        batches, steps, background = sorted({*lonely, *busy}), ["", *precisions_of(plans)], BackgroundLoad()
-        self.tell(f"timing operators for {', '.join(map(str, batches))} samples")
-        lone, early = self._operators(lonely, 1, steps)
-        operators, sooner = self._operators(busy, self.cluster.size, steps)
-        self.tell("timing copies, updates and links, about a minute")
-        codecs = coded_elements(self.graph, plans, self.cluster)
-        touches = self._touched(busy, self.cluster.size, operators, codecs=codecs, passes=False)
-        touched = self._touched(lonely, 1, lone, codecs={} if busy else codecs, passes=bool(busy))
-        touches = touches or touched
-        wiring = self._wiring(kinds, max(busy, default=0)) if self.cluster.size > 1 else Wiring()
-        self.tell("timing some operators again")
-        late = self._slowdowns(lonely, 1, steps, lone)
-        later = self._slowdowns(busy, self.cluster.size, steps, operators)
-        lone, self._places[False], times = as_then(lone, self._places.get(False, {}), (early, late))
-        if busy:
-            operators, self._places[True], times = as_then(operators, self._places[True], (sooner, later))
-        self._times, slowdowns = deque(times, maxlen=LATELY), steady(times)
-        operators = {name: seconds / slowdowns[0] for name, seconds in lone.items()} | operators
-        if (cores := background.cores()) > HEAVY:
-            self._links = None
-            drop_links(self._kept)
-        if cores > BEARABLE:
-            self.beside = [
-                f"other work used {cores:.1f} cores of this machine while costs were measured, so neither predictions "
-                "nor runs are what they are without it; repeat on a quiet machine"
-            ]
-        costs = Costs(
-            self.graph, self.group.lab.cluster, operators, **calls_of(touches).given,
-            alone=calls_of([{**touches[0], **touched[0]}]) if touched and busy else None, sizes=tuple(batches),
-            wiring=with_coding(wiring, touches), hosts=self.group.lab.hosts,
-            codecs={name: coding_of(touches, name) for name in codecs}, slowdowns=slowdowns,
-            unevenness=fmean(self._unevenness), processor=processor_here(), workspaces=self.workspaces,
-            at_hand=touches[0]["at_hand"],
-        )  # fmt: skip
-        return with_launching(costs, self.launches, touches)
-
-    def _touched(
-        self, batches: Sequence[int], ranks: int, operators: Mapping[str, Seconds], **what: Any
-    ) -> list[dict[str, Any]]:
-        """Replies of the first `ranks` ranks with `what` is touched between steps of so many samples."""
-        age = seconds_alone(self.graph, self.cluster, operators, min(batches)) if batches else 0.0
-        return self._ask("touches", 120.0, count=max(batches), age=age, ranks=ranks, **what)[:ranks] if batches else []
+        return self._profiler.probe(plans, kinds)
 
     def as_now(self, costs: Costs, plans: Sequence[Plan]) -> Costs:
-        """Costs that `probe` measured for these plans, as the host is now: now and then some operators are timed
-        again, for a host's speed drifts by a tenth within minutes. The last few times count. A model that is one
-        operator keeps its costs."""
-        if self.graph.rung == "opaque":
-            return costs
-        if time.monotonic() >= self._due:
-            lonely, busy = batches_by_company(self.graph, self.cluster, plans)
-            ranks, steps = self.cluster.size if busy else 1, ["", *precisions_of(plans)]
-            slowdowns = self._slowdowns(busy or lonely, ranks, steps, costs.operators, GLANCE)
-            self._times.append(slowdowns)
-        return replace(costs, slowdowns=steady(self._times))
-
-    def _operators(
-        self, batches: Sequence[int], ranks: int, steps: Sequence[str]
-    ) -> tuple[dict[str, Seconds], tuple[float, ...]]:
-        """(signature -> core-seconds, each rank's slowdown), timed while `ranks` devices are busy, since neighbours
-        share caches and memory bandwidth."""
-        if not batches:
-            return {}, self._even
-        cores = min(device.cores for device in self.cluster.devices)
-        place = cache_place(torch.__version__, cores, ranks > 1)
-        kept = all(device.hosted for device in self.cluster.devices)
-        cached = read_cache(place) if kept else {}
-        background = BackgroundLoad()
-        replies = self._timed(batches, ranks, steps, cached)
-        self._unevenness.append(median(reply["unevenness"] for reply in replies))
-        reference = median(reply["reference"] for reply in replies)
-        known = {name: value * reference for name, value in cached.items()}
-        found, self._places[ranks > 1], slowdowns = pooled(replies, known)
-        if kept and background.cores() <= BEARABLE:
-            write_cache(place, found | self._places[ranks > 1], reference)
-        return found, of_all(slowdowns, self.cluster.size)
-
-    def _slowdowns(
-        self, batches: Sequence[int], ranks: int, steps: Sequence[str], known: Mapping[str, Seconds],
-        total: Seconds = TOTAL,
-    ) -> tuple[float, ...]:  # fmt: skip
-        """Each rank's slowdown, from timing some operators again whose core-seconds are `known`."""
-        if not batches:
-            return self._even
-        begun = time.monotonic()
-        replies = self._timed(batches, ranks, steps, (*known, *self._places[ranks > 1]), total)
-        self._due = time.monotonic() + RARE * (time.monotonic() - begun)
-        return of_all(pooled(replies, self._places[ranks > 1])[2], self.cluster.size)
-
-    def _timed(
-        self, batches: Sequence[int], ranks: int, steps: Sequence[str], known: Iterable[str], total: Seconds = TOTAL
-    ) -> list[dict[str, Any]]:
-        """Replies with the times of operators that are not known, and of some that are, on the first `ranks` ranks."""
-        order: dict[str, Any] = {"batches": list(batches), "known": list(known), "ranks": ranks, "steps": list(steps)}
-        replies = self._ask("operators", 600.0, total=total, **order)[:ranks]
-        self.launches = launches_of(replies) | self.launches
-        self.workspaces = workspaces_of(replies, self.workspaces)
-        return replies
-
-    def _wiring(self, kinds: Collection[Kind], batch: int) -> Wiring:
-        """Costs of links: those that were timed first, or for another task some minutes ago, unless much other work was
-        beside; and what messages cost computing `batch` samples."""
-        sizes, last = sizes_for(self.cluster), self._links or read_links(self._kept)
-        if not last.kinds.issuperset(kinds):
-            wanted = [kind for kind in CURVED if kind in kinds or kind in last.kinds]
-            replies = self._ask("wires", 300.0, sizes=list(sizes), kinds=wanted)
-            found = wiring_of(replies, self.group.lab.cluster, self.group.lab.hosts)
-            last = TimedLinks(frozenset(wanted), found)
-            write_links(self._kept, last)
-        self._links = last
-        if not batch or self.graph.rung == "opaque":
-            return last.wiring
-        return with_disturbance(last.wiring, self._ask("beside", 120.0, batch=batch, largest=sizes[-1]))
+        """Costs that `probe` measured for these plans, as the host is now."""
+        return self._profiler.as_now(costs, plans)
 
     def train(
         self, plan: Plan, *, steps: int, keep: SavePolicy, keyed: bool = False, resume: str = "", since: int = 0,

@@ -14,6 +14,9 @@ from partita.cost.costs import Costs
 from partita.errors import RunError, RunStopped
 from partita.lab import comparison_run
 from partita.lab.costing import batches_of
+from partita.lab.keeper_client import KeeperClient
+from partita.lab.lab import Lab
+from partita.lab.profiler import Profiler
 from partita.lab.rehearsal import Rehearsal
 from partita.plan.plan import Plan
 from partita.program.instruction import Kind
@@ -21,6 +24,7 @@ from partita.report.answers import comparison_answer
 from partita.report.comparison import Comparison
 from partita.runs.memory_trace import MemoryTrace
 from partita.runs.result import RunResult
+from partita.telling import quiet
 from tests.api.factory import trained
 from tests.priced import priced
 from tests.report.timelines import measured
@@ -101,9 +105,13 @@ def test_a_neighbour_who_works_for_a_moment_does_not_count(monkeypatch: pytest.M
     graph = pt.api.graph_of(task)
     plans = [pt.api.plan_of("ddp", graph, machines)]
     costs = priced(graph, machines, batches_of(graph, plans))
-    rehearsal, times = Rehearsal(task, graph, machines), iter([1.0, 1.0, 1.0, 3.0, 1.0, *[1.2] * 7])
-    monkeypatch.setattr(rehearsal, "_slowdowns", lambda *order: (time := next(times), 1.1 * time))
-    found = [rehearsal.as_now(costs, plans).slowdowns for _ in range(12)]
+    lab = Lab(machines, "loopback", (), KeeperClient.__new__(KeeperClient), (), 1)
+    profiler, times = (
+        Profiler(graph, machines, lab, lambda *order: [], quiet),
+        iter([1.0, 1.0, 1.0, 3.0, 1.0, *[1.2] * 7]),
+    )
+    monkeypatch.setattr(profiler, "_slowdowns", lambda *order: (time := next(times), 1.1 * time))
+    found = [profiler.as_now(costs, plans).slowdowns for _ in range(12)]
     assert all(one == pytest.approx((1.0, 1.1)) for one in found[:5])
     assert found[-1] == pytest.approx((1.2, 1.32))
 
