@@ -6,6 +6,7 @@ from collections import Counter
 from dataclasses import replace
 
 from partita.cost.costs import Costs
+from partita.cost.demand import demand_of
 from partita.cost.fabric import of_hosts
 from partita.program.instruction import Act, Compute, Pack, Update
 from partita.program.program import Program, Role
@@ -42,4 +43,4 @@ def _launched(program: Program, role: Role, costs: Costs, host: Costs) -> bool:
     counts = Counter(i.act.segment for i in role.instructions if isinstance(i.act, Compute))
     acts: list[tuple[Act, int]] = [(Compute(name, ""), count) for name, count in counts.items()]
     acts += [(i.act, 1) for i in role.instructions if isinstance(i.act, Pack | Update)]
-    return sum(n * (host.demand(program, act).core - costs.demand(program, act).core) for act, n in acts) > 0
+    return sum(n * (demand_of(host, program, act).core - demand_of(costs, program, act).core) for act, n in acts) > 0

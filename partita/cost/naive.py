@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from partita.cost.costs import Costs
+from partita.cost.demand import demand_of
 from partita.cost.rings import collective_bytes
 from partita.program.instruction import Collective, Compute, Receive, Send, Update
 from partita.program.program import Program
@@ -17,7 +18,7 @@ def naive(program: Program, costs: Costs) -> dict[str, Seconds]:
     for role in program.roles:
         for rank in role.ranks:
             work = sum(
-                costs.demand(program, i.act).core for i in role.instructions if isinstance(i.act, Compute | Update)
+                demand_of(costs, program, i.act).core for i in role.instructions if isinstance(i.act, Compute | Update)
             )
             bandwidth = min(port.link.bandwidth for port in costs.cluster.climbs[rank])
             payload = min(costs.payload(port) for port in costs.cluster.climbs[rank])

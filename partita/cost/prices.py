@@ -8,7 +8,8 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Final
 
-from partita.cost.costs import Costs, Demand
+from partita.cost.costs import Costs
+from partita.cost.demand import Demand, demand_of
 from partita.cost.wiring import ALONE, RARELY, Post, circle_of
 from partita.program.alike import doing_of
 from partita.program.instruction import Act, Collective, Compute, Receive, Send, Update
@@ -30,12 +31,12 @@ class Prices:
     def of(self, act: Act, *, behind: bool = False, wakes: bool = False, post: Post = RARELY) -> Demand:
         """What an act needs of each rank, of a collective in its first group, or right `behind` another short act that
         moves nothing, though its lane `wakes` up for it, or of a rank with such a `post`. Raises CostError as
-        `Costs.demand`."""
+        `demand_of`."""
         key = behind, wakes, post, doing_of(act)
         if key not in self.known:
             among = circle_of(act.groups[0], self.costs.cluster) if isinstance(act, Collective) else ALONE
             costs = (self.woken if wakes else self.costs.behind) if behind else self.costs
-            self.known[key] = costs.demand(self.program, act, among, post)
+            self.known[key] = demand_of(costs, self.program, act, among, post)
         return self.known[key]
 
     def post(self, role: Role) -> Post:

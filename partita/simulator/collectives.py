@@ -14,6 +14,7 @@ import numpy as np
 
 from partita.arrays import Ints, Reals
 from partita.cost.costs import Costs
+from partita.cost.demand import demand_of
 from partita.cost.prices import Prices
 from partita.cost.rings import collective_bytes
 from partita.cost.wiring import Circle, Post, circle_of
@@ -154,7 +155,7 @@ def _in_rings(
     """What a ring takes in each group: as a whole, for it may have thousands of ranks."""
     ring, rank, place, target = rings.members
     at, resource, member, entry = rings.loads
-    demands = {circle: costs.demand(program, act, circle, post) for circle in set(rings.circles)}
+    demands = {circle: demand_of(costs, program, act, circle, post) for circle in set(rings.circles)}
     parts = {circle: costs.carried(program, act, circle) for circle in demands}
     sent = np.zeros(len(rank))
     for p in np.unique(rings.sizes).tolist():

@@ -15,7 +15,7 @@ from typing import Any, Final
 import numpy as np
 
 from partita.arrays import Array, Flags, Ints, Reals
-from partita.cost.costs import Demand
+from partita.cost.demand import Demand
 from partita.cost.prices import Prices
 from partita.program.flight import in_flight
 from partita.program.program import Policy, Program, Role

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from partita.arrays import Reals
 from partita.cost.costs import Costs
+from partita.cost.demand import hop_cores, hop_parts
 from partita.program.instruction import Collective
 from partita.program.program import Program
 from partita.simulator.ports import Ports
@@ -29,7 +30,7 @@ def scheduled(
     program: Program, act: Collective, group: tuple[int, ...], costs: Costs, ports: Ports, speed: Reals
 ) -> Columns:
     """One transfer (see there) of a group's collective, without who takes part."""
-    pairs = list(costs.hop_parts(program, act, len(group)))
+    pairs = list(hop_parts(costs, program, act, len(group)))
     loads = [load for load, _ in pairs]
     before, sending, receiving, after = np.array([parts for _, parts in pairs], np.float64).reshape(-1, 4).T
     members, rate = np.array(group, np.int64), ports.resources.rate
@@ -38,7 +39,7 @@ def scheduled(
     message, resource, way = ports.routes(source, target)
     passed, entry = np.unique(resource, return_inverse=True)
     amount = np.bincount(entry, size[message], len(passed))
-    work = np.array(costs.hop_cores(program, act, len(group))) / speed[members]
+    work = np.array(hop_cores(costs, program, act, len(group))) / speed[members]
     busiest = max(float((amount / rate[passed]).max(initial=0.0)), float((work / rate[members]).max()))
     messages = np.array([one.messages for one in loads], np.float64)
     each = costs.wiring.hopping(size / messages)

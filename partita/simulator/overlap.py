@@ -29,6 +29,7 @@ import numpy as np
 
 from partita.arrays import Reals
 from partita.cost.costs import Costs
+from partita.cost.demand import demand_of, hop_parts
 from partita.cost.wiring import PASSES, circle_of
 from partita.program.instruction import Act, Collective, Compute, Decode, Encode, Kind, Receive, Send, Space
 from partita.program.program import Program, Role
@@ -80,11 +81,11 @@ def moves_of(program: Program, costs: Costs) -> Moves:
 def _coded(program: Program, act: Act, costs: Costs) -> Seconds:
     """Core-seconds that a rank codes for an act."""
     if isinstance(act, Encode | Decode):
-        return costs.demand(program, act).core
+        return demand_of(costs, program, act).core
     if not isinstance(act, Collective) or act.codec is None:
         return 0.0
     ranks = len(act.groups[0])
-    return sum(before + after for _, (before, _, _, after) in costs.hop_parts(program, act, ranks)) / ranks
+    return sum(before + after for _, (before, _, _, after) in hop_parts(costs, program, act, ranks)) / ranks
 
 
 def extra_seconds(

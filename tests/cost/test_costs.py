@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from partita.cost.datasheet import datasheet_costs
+from partita.cost.demand import demand_of
 from partita.cost.memory import peak_memory
 from partita.cost.naive import naive
 from partita.cost.prices import Prices
@@ -89,8 +90,8 @@ def test_copies_are_priced_by_pieces_and_elements() -> None:
     program = program_of(graph, "ddp", 2)
     costs = priced(graph, machines, [4], copy=Touch(1.0, 0.125))
     pack = next(i.act for _, i in program.instructions() if isinstance(i.act, Pack))
-    assert costs.demand(program, pack).core == 2 * 1.0 + 36 * 0.125
-    assert costs.demand(program, Combine("b0", (0, 1))).core == 2 * (2 * 1.0 + 36 * 0.125)
+    assert demand_of(costs, program, pack).core == 2 * 1.0 + 36 * 0.125
+    assert demand_of(costs, program, Combine("b0", (0, 1))).core == 2 * (2 * 1.0 + 36 * 0.125)
 
 
 def test_a_mix_passes_once_for_each_term_but_its_own() -> None:
@@ -100,7 +101,7 @@ def test_a_mix_passes_once_for_each_term_but_its_own() -> None:
     moved = replace(weights, factor=(0.5,))
     for terms, passes in {(weights, far): 1, (moved, far): 2, (far,): 1, (moved,): 1, (weights,): 0}.items():
         mixed = Mix("b0", Space.PARAMETER, terms)
-        assert costs.demand(program, mixed).core == passes * (1.0 + 36 * 0.125), terms
+        assert demand_of(costs, program, mixed).core == passes * (1.0 + 36 * 0.125), terms
 
 
 @pytest.mark.parametrize("size", [2, 3])
@@ -133,7 +134,7 @@ def test_what_is_priced_once_costs_what_each_does(text: str) -> None:
     prices = Prices(costs, program)
     for _, i in program.instructions():
         among = circle_of(i.act.groups[0], machines) if isinstance(i.act, Collective) else ALONE
-        assert prices.of(i.act) == costs.demand(program, i.act, among)
+        assert prices.of(i.act) == demand_of(costs, program, i.act, among)
     assert len(prices.known) < program.length
 
 
@@ -148,6 +149,6 @@ def test_a_codec_costs_a_call_for_each_matrix_or_part(plan: str, name: str, call
     codecs = {name: (Touch(1.0, 0.0), Touch(1.0, 0.0))}
     costs = replace(priced(graph, cluster, [2]), codecs=codecs)
     acts = [i.act for i in program.roles[0].instructions]
-    ahead = {costs.demand(program, act).core for act in acts if isinstance(act, Encode)}
-    back = {costs.demand(program, act).core / max(len(act.sources), 1) for act in acts if isinstance(act, Decode)}
+    ahead = {demand_of(costs, program, act).core for act in acts if isinstance(act, Encode)}
+    back = {demand_of(costs, program, act).core / max(len(act.sources), 1) for act in acts if isinstance(act, Decode)}
     assert (ahead, back) == ({float(calls[0])}, {float(calls[1])})

@@ -8,6 +8,7 @@ import pytest
 from torch.nn import GRU, LSTM, Module
 
 from partita.cluster.cluster import Cluster
+from partita.cost.demand import demand_of
 from partita.cost.lifetimes import lifetimes_of
 from partita.cost.workspaces import NONE, Workspaces
 from partita.graph.batch import substitute
@@ -92,6 +93,6 @@ def test_masters_cost_two_casts() -> None:
     spent = []
     for program in (whole, short):
         acts = [i.act for i in program.roles[0].instructions if isinstance(i.act, Update)]
-        spent.append(sum(costs.demand(program, act).core for act in acts))
+        spent.append(sum(demand_of(costs, program, act).core for act in acts))
     elements = sum(p.tensor.elements() for p in graph.parameters)
     assert spent[1] - spent[0] == pytest.approx(1.5e-6 * elements)

@@ -8,6 +8,7 @@ import pytest
 
 from partita.cluster.cluster import Device
 from partita.cost.datasheet import LAUNCH, datasheet_costs, part_seconds
+from partita.cost.demand import demand_of
 from partita.cost.kernels import KERNEL
 from partita.graph.flops import bytes_moved
 from partita.graph.fusing import Part, parts_of
@@ -129,7 +130,7 @@ def test_a_compiled_step_takes_less(more: str) -> None:
     def seconds(knobs: str) -> float:
         plan = read_call(f"single({knobs})" if knobs else "single").plan(graph, machine, costs)
         program = last_program(graph, plan, machine)
-        return sum(costs.demand(program, i.act).core for i in program.roles[0].on("compute"))
+        return sum(demand_of(costs, program, i.act).core for i in program.roles[0].on("compute"))
 
     assert seconds(",".join(filter(None, (more, "segments=compiled")))) < seconds(more)
 

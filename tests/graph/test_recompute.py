@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from partita.cost.demand import demand_of
 from partita.cost.lifetimes import lifetimes_of
 from partita.errors import PlanError
 from partita.graph.blocks import block_starts, crossings, evenly, saved_before
@@ -117,7 +118,7 @@ def test_backward_is_charged_for_what_it_computes_again() -> None:
     for how in ("none", "full"):
         program = program_by(f"single(recompute={how})", graph, machines)
         acts = [i.act for i in program.roles[0].instructions]
-        seconds[how] = sum(costs.demand(program, act).core for act in acts)
+        seconds[how] = sum(demand_of(costs, program, act).core for act in acts)
         memory[how] = peak(program.graph_of(-1, graph))
     step = program.graph_of(-1, graph)
     again = [o.name.split("@")[0] for o in step.operators if o.name.endswith(AGAIN)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from partita.cost.demand import demand_of, hop_cores
 from partita.cost.touch import Touch
 from partita.probes.codecs import codec_seconds, coded_elements, numbers_for, trial_of
 from partita.program.instruction import Collective, Decode, Encode
@@ -48,8 +49,8 @@ def test_a_program_is_charged_for_its_codec() -> None:
     costs = priced(graph, machines, [2])
     costs.codecs["onebit"] = Touch(1.0, 0.5, 8.0), Touch(2.0, 0.25, 16.0)  # type: ignore[index]
     acts = {type(i.act): i.act for _, i in program.instructions()}
-    assert costs.demand(program, acts[Encode]).core == 8 + 1 + 36 * 0.5
-    assert costs.demand(program, acts[Decode]).core == 16 + 4 * (2 + 36 * 0.25)
+    assert demand_of(costs, program, acts[Encode]).core == 8 + 1 + 36 * 0.5
+    assert demand_of(costs, program, acts[Decode]).core == 16 + 4 * (2 + 36 * 0.25)
 
 
 def test_in_a_collective_of_hops_a_rank_calls_its_codec_in_a_row() -> None:
@@ -59,9 +60,9 @@ def test_in_a_collective_of_hops_a_rank_calls_its_codec_in_a_row() -> None:
     costs = priced(graph, machines, [2])
     (act,) = (i.act for i in program.roles[0].instructions if isinstance(i.act, Collective))
     costs.codecs["q8"] = Touch(0.0, 0.0), Touch(0.0, 0.0)  # type: ignore[index]
-    free = costs.hop_cores(program, act, 4)
+    free = hop_cores(costs, program, act, 4)
     costs.codecs["q8"] = Touch(1e3, 0.0, 1e6), Touch(1.0, 0.0, 1e9)  # type: ignore[index]
-    beyond = [whole - own for whole, own in zip(costs.hop_cores(program, act, 4), free, strict=True)]
+    beyond = [whole - own for whole, own in zip(hop_cores(costs, program, act, 4), free, strict=True)]
     assert beyond == pytest.approx([4e3 + 1e6 + 6 + 1e9] * 4)
 
 
