@@ -65,6 +65,7 @@ FLAGGED: Final = 0.8  # of the link's payload, LL128's (NCCL reckons with 0.92)
 # above which bandwidth a link inside a machine is an NVLink (PCIe 5 x16 has 63 GB/s, NVLink 1 80).
 NETWORK: Final = 0.95
 CALL: Final = 10e-6
+MESSAGE: Final = 5e-6  # seconds of latency of one, assumed
 CHANNELS: Final = 16  # of NCCL's, each of which takes a multiprocessor as long as bytes flow
 PCIE: Final = 64e9
 SIZES: Final = np.unique(np.round(2.0 ** np.arange(6, 35.1, 0.5)))
@@ -129,7 +130,10 @@ def narrowest(mesh: tuple[tuple[int, ...], ...], count: int) -> float:
 
 def wired(cluster: Cluster) -> Wiring:
     """The wiring of a cluster of accelerators."""
-    return Wiring(CALL, 5e-6, fabric_of(cluster), 0.0, 0.0, 0.0, NETWORK, NVLINK)
+    return Wiring(
+        start=CALL, message=MESSAGE, curves=fabric_of(cluster), sent=0.0, received=0.0, reduced=0.0,
+        efficiency=NETWORK, inside=NVLINK,
+    )  # fmt: skip
 
 
 def of_hosts(wiring: Wiring) -> Wiring:

@@ -16,6 +16,7 @@ from partita.cluster.cluster import Cluster, Port
 from partita.program.space import Kind
 from partita.units import Bytes, BytesPerSecond, Seconds
 
+Rows: TypeAlias = tuple[tuple[float, float], ...]  # (where, value), by ascending bytes, seconds or numbers
 Curve: TypeAlias = tuple[tuple[Bytes, Seconds, Seconds, float], ...]  # rows as in `Curves`, by ascending size
 CURVED: Final = (Kind.ALL_REDUCE, Kind.REDUCE_SCATTER, Kind.ALL_GATHER)  # kinds that have curves of their own
 FAVOUR: Final = 8.0  # times the share of the next message in a queue
@@ -81,57 +82,67 @@ RARELY: Final = Post()
 
 @dataclass(frozen=True, slots=True)
 class Wiring:
-    """The costs of a transport.
+    """The costs of a transport, as a probe measures them or data sheets say.
 
-    `start` is core-seconds for each call, `starts` those by how many times in a step a rank posts messages (none: the
-    same) and `joint` how many times as long they take by how many it posts at once (none: as long), `serving` those of
-    one that computes nothing by how far apart they are (with `starts` only), `waking` by size what one takes more at
-    either end (none: nothing), `sent`, `received` and `reduced` core-seconds for each byte; `message` is the latency of
-    a message between lanes, `value` that of one from computing to computing, which wakes no lane, and `value_start`
-    core-seconds of its calls (None: the same), `hops` by size that of each of a chain of messages (none: the same) and
-    `hop_start` core-seconds of its calls at either end (None: the same); `curves` has the costs of collectives, and
-    `row` that of an all-reduce right behind another, where those of `curves` have `rested` core-seconds of computing
-    between them (none: the same); `efficiency` is the fraction of a link's bandwidth that payload gets, `inside` that
-    of links within a machine (None: the same). `overlap` has, by ascending size, the factor by which a collective takes
-    longer while its ranks compute (none: it does not), `gather_overlap` that of a gather or scatter (none: the same),
-    `message_overlap` that of a message, `hop_overlap` that of a hop; `disturbance` core-seconds that both take longer
-    for each byte that a rank sends or receives beside computing, `coding` for each core-second in which another lane
-    codes; `cooling` by seconds for which a rank computes nothing core-seconds that it takes more after that (none:
-    nothing); `congestion` the factor by which messages take more of the ports of a rank that hears from several others
-    while it speaks to them, such as a server's: their queues overflow; `crowding` the same between two such ranks, by
-    the number of others with which each has messages at once (none: as `congestion`). `queue` has, by size of messages,
-    how many bytes of those that one rank sends to several at once leave in the order in which they were posted, before
-    the others share.
+    Between two Rows values are linear in the logarithm of where they are. () and None stand for what was not measured:
+    there is no such cost then, or the one in brackets.
+
+    a message
+      start            core-seconds of its call, at either end
+      starts, joint    those by how often in a step a rank posts messages (`start`), and by how many it posts at once
+                       how many times as long they take
+      serving          those of a rank that computes nothing, by core-seconds that others compute for each (`starts`)
+      waking           core-seconds that a message of a size takes more, as it wakes threads more often
+      sent, received   core-seconds of each byte, at the sender and at the receiver
+      message          seconds of latency between two lanes
+      value            the same of values from stage to stage, which wake no lane (`message`); `value_start` their call
+      efficiency       the part of a link's bandwidth that payload gets; `inside` of links within a machine (the same)
+    a collective
+      curves           by kind and circle: latency, core-seconds, and how many times a ring's bytes the ports carry
+      row              the curve of an all-reduce right behind another, where those in `curves` have `rested`
+                       core-seconds of computing between them
+      reduced          core-seconds of adding a byte
+      hops, hop_start  by size the latency of each of a chain of messages (`message`), and the call of one (`start`)
+    beside computing
+      overlap          by size the factor by which a collective takes longer while its ranks compute
+      gather_overlap, message_overlap, hop_overlap   that of a gather or scatter (`overlap`), a message, a hop
+      disturbance      core-seconds that both take longer for each byte sent or received meanwhile
+      coding           core-seconds that it takes longer for each of those in which another lane codes
+      cooling          by seconds for which a rank has computed nothing, core-seconds that it takes more afterwards
+    ports that several use at once
+      congestion       by size the factor by which a server's messages take more of its ports: queues overflow
+      crowding         by the number of peers that both ends have, such rows (`congestion`)
+      queue            by size the bytes of those posted at once that leave in their order, before the others share
     """
 
     start: Seconds = 100e-6
-    message: Seconds = 100e-6
-    curves: Curves = Measured()
+    starts: Rows = ()
+    joint: Rows = ()
+    serving: Rows = ()
+    waking: Rows = ()
     sent: Seconds = 0.12e-9
     received: Seconds = 0.12e-9
-    reduced: Seconds = 0.2e-9
-    efficiency: float = 0.95
-    inside: float | None = None
-    overlap: tuple[tuple[Bytes, float], ...] = ()
-    message_overlap: tuple[tuple[Bytes, float], ...] = ()
-    disturbance: Seconds = 0.0
-    coding: float = 0.0
-    congestion: tuple[tuple[Bytes, float], ...] = ()
-    crowding: tuple[tuple[int, tuple[tuple[Bytes, float], ...]], ...] = ()
-    queue: tuple[tuple[Bytes, float], ...] = ()
+    message: Seconds = 100e-6
     value: Seconds | None = None
     value_start: Seconds | None = None
-    hops: tuple[tuple[Bytes, Seconds], ...] = ()
-    hop_overlap: tuple[tuple[Bytes, float], ...] = ()
-    gather_overlap: tuple[tuple[Bytes, float], ...] = ()
-    hop_start: Seconds | None = None
-    starts: tuple[tuple[float, Seconds], ...] = ()
-    joint: tuple[tuple[float, float], ...] = ()
-    serving: tuple[tuple[float, Seconds], ...] = ()
-    waking: tuple[tuple[float, Seconds], ...] = ()
+    efficiency: float = 0.95
+    inside: float | None = None
+    curves: Curves = Measured()
     row: Curve = ()
     rested: Seconds = 0.0
-    cooling: tuple[tuple[Seconds, Seconds], ...] = ()
+    reduced: Seconds = 0.2e-9
+    hops: Rows = ()
+    hop_start: Seconds | None = None
+    overlap: Rows = ()
+    gather_overlap: Rows = ()
+    message_overlap: Rows = ()
+    hop_overlap: Rows = ()
+    disturbance: Seconds = 0.0
+    coding: float = 0.0
+    cooling: Rows = ()
+    congestion: Rows = ()
+    crowding: tuple[tuple[int, Rows], ...] = ()
+    queue: Rows = ()
 
     @property
     def undisturbed(self) -> bool:
@@ -264,7 +275,7 @@ class Wiring:
         return port.link.bandwidth * (inside if port.path in cluster.inside else self.efficiency)
 
 
-def _between(rows: Sequence[tuple[float, float]], sizes: Reals) -> Reals:
+def _between(rows: Rows, sizes: Reals) -> Reals:
     """What rows (size, value), by ascending size, say of these sizes: linear in the logarithm of the size, in bytes or
     in seconds."""
     known, values = np.array(rows, np.float64).T
@@ -272,7 +283,7 @@ def _between(rows: Sequence[tuple[float, float]], sizes: Reals) -> Reals:
     return found
 
 
-def _at(rows: Sequence[tuple[float, float]], size: float) -> float:
+def _at(rows: Rows, size: float) -> float:
     return float(_between(rows, np.array([size], np.float64))[0])
 
 
