@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from collections import Counter
@@ -27,6 +28,14 @@ def test_imports_point_to_rooms_above() -> None:
 def test_rooms_without_torch_do_not_import_it() -> None:
     wrong = [f"{i.file}:{i.line} imports {i.target}" for i in imports() if i.room in TORCH_FREE and loads_torch(i)]
     assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize("room", [room for room in ORDER if (PACKAGE / room).is_dir()])
+def test_a_room_that_tells_what_is_where_tells_of_each_of_its_files(room: str) -> None:
+    module = ast.parse((PACKAGE / room / "__init__.py").read_text())
+    told = "" if len(module.body) > 1 else ast.get_docstring(module, clean=False) or ""
+    names = [name for row in re.findall(r"^ *(\w+(?:, \w+)*)  +\S", told, re.MULTILINE) for name in row.split(", ")]
+    assert not names or sorted(names) == sorted({path.stem for path in (PACKAGE / room).glob("*.py")} - {"__init__"})
 
 
 @pytest.mark.parametrize(
