@@ -27,7 +27,8 @@ the grid, by formula
 the grid, by bounds
     best_first        what may still be better is simulated, the most promising first
     lower_bounds      what no point takes or holds less than
-    sections          what each block takes and keeps, wherever a model is cut
+    sections          what each block takes, wherever a model is cut
+    section_memory    what it keeps
     stage_costs       the same of stages that are cut as recipes cut them
     pipes             arrays of points whose pipes are equally long
     rounds            a round by way of all passes

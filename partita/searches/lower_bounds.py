@@ -40,7 +40,7 @@ class LowerBounds:
         self.graph, self.cluster, self.places = graph, cluster, StageCosts(graph, cluster, measured)
         self.batch, self.many, self.gathers = self.places.batch, cache(many_under_way), Gathers(graph)
         self.row = cache(lambda order, *place: ROWS[order](*place))
-        self.moments = cache(lambda rule: BackwardMemory(self.places.sections(rule, True)))
+        self.moments = cache(lambda rule: BackwardMemory(self.places.sections(rule, staged=True)))
 
     def size(self, space: Space, i: int) -> int:
         """Samples of a microbatch of a point of a space."""
@@ -88,7 +88,7 @@ class LowerBounds:
         priced = sizes.tolist() if self.graph.symbolic else [self.graph.batch]
         place = np.searchsorted(priced, sizes).clip(max=len(priced) - 1)
         found = np.zeros((3, 2, len(RECOMPUTES), len(sizes)))
-        loose = np.flatnonzero(~self.places.sections(Recompute.NONE, True).linked)
+        loose = np.flatnonzero(~self.places.sections(Recompute.NONE, staged=True).linked)
         first = int(loose[-1]) + 1 if len(loose) else 0
         for step, again in product((False, True), range(len(RECOMPUTES))):
             each = [self._of_blocks(RECOMPUTES[again], step, size, first) for size in priced]
@@ -98,7 +98,7 @@ class LowerBounds:
 
     def _of_blocks(self, rule: Recompute, staged: bool, size: int, first: int) -> tuple[float, ...]:
         """Core-seconds a sample, those from block `first` on, and those of them that another block waits for."""
-        sections, costs = self.places.sections(rule, staged), self.places.costs(size)
+        sections, costs = self.places.sections(rule, staged=staged), self.places.costs(size)
         forward, backward = sections.seconds(costs, size)
         both, urgent = forward + backward, forward + sections.seconds_of(sections.input_gradient, costs, size)
         return both.sum() / size, both[first:].sum() / size, urgent[first:].sum() / size
@@ -154,7 +154,7 @@ class LowerBounds:
         size, rule, m = self.size(space, i), RECOMPUTES[pipes.rule[k]], int(pipes.m[k])
         if pipes.pipe == 1:
             plan = call(space.call(i), self.graph, self.cluster)
-            return [alone(plan, self.places.sections(rule, False).step, size) if plan.sync else 0.0]
+            return [alone(plan, self.places.sections(rule, staged=False).step, size) if plan.sync else 0.0]
         if ORDERS[pipes.schedule[k]] is Order.ZERO_BUBBLE:
             return [0.0] * pipes.pipe  # what of it is late is behind the rest
         edges = [*pipes.starts[k, -1].tolist(), self.places.count]

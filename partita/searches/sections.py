@@ -1,4 +1,4 @@
-"""What each block of a model takes and keeps at the least, whatever stage it goes to, by rule of recomputation.
+"""What each block of a model takes at the least, whatever stage it goes to, by rule of recomputation.
 
 block        0     1     2              a value counts in the block of what reads it in backward: whichever stage has
 forward     a b   c d   e f             that one has the value, made there or sent. What is computed again counts where
@@ -7,7 +7,6 @@ backward    A B   C D   E F             its own block needs it, for what crosses
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -24,7 +23,7 @@ from partita.graph.recompute import AGAIN
 from partita.lowering.recomputation import step_by_rule
 from partita.plan.memory import Recompute
 from partita.recipes.balance import numbered
-from partita.searches.tied_parameters import shared_additions, tied_parameters
+from partita.searches.tied_parameters import shared_additions
 
 
 @dataclass(frozen=True, eq=False)
@@ -121,7 +120,7 @@ class Sections:
         """Of each block's forward and backward for `size` samples, on a device of speed 1."""
         each = self._prices(costs, size) * self.in_any_cut
         end, block = self.step.forward_length, self.block
-        return _summed(block[:end], each[:end], self.count), _summed(block[end:], each[end:], self.count)
+        return by_block(block[:end], each[:end], self.count), by_block(block[end:], each[end:], self.count)
 
     @cached_property
     def input_gradient(self) -> Flags:
@@ -156,12 +155,12 @@ class Sections:
 
     def seconds_of(self, some: Flags, costs: Costs, size: int) -> Reals:
         """Seconds of each block's operators of these."""
-        return _summed(self.block, self._prices(costs, size) * some, self.count)
+        return by_block(self.block, self._prices(costs, size) * some, self.count)
 
     def remade_seconds(self, costs: Costs, size: int) -> Reals:
         """Seconds of what each block reads that every stage makes for itself in its forward pass."""
         prices, (block, names) = costs.prices(size), self._free
-        return _summed(block, np.array([prices[name] for name in names], np.float64), self.count)
+        return by_block(block, np.array([prices[name] for name in names], np.float64), self.count)
 
     @cached_property
     def _free(self) -> tuple[Ints, tuple[str, ...]]:
@@ -184,128 +183,10 @@ class Sections:
         found: Reals = np.array([prices[name] for name in kinds_of(self.graph).names])[self.kind]
         return found
 
-    # What it keeps.
-
     @cached_property
     def lifetimes(self) -> Lifetimes:
         """Those of the step's values, for one sample."""
         return lifetimes_of(self.step, 1)
-
-    @cached_property
-    def intervals(self) -> tuple[Ints, Ints, Ints, Reals, Reals]:
-        """Of what is alive in a block: its number, the operators from which and up to which, bytes as `each * samples +
-        rest`. What a block is sent is there from its first operator on."""
-        first = np.full(self.count, len(self.block))
-        np.minimum.at(first, self.block, np.arange(len(self.block)))
-        found = ((b, int(first[b]) if made < 0 else made, last, ref) for b, made, last, ref in self._lives())
-        rows = [(b, made, last, *size_of(self.step, ref)) for b, made, last, ref in found]
-        block, made, last, each, rest = np.array(rows, np.float64).reshape(-1, 5).T
-        return block.astype(np.int64), made.astype(np.int64), last.astype(np.int64), each, rest
-
-    def _lives(self) -> Iterator[tuple[int, int, int, Ref]]:
-        """(block, maker, -1: from elsewhere, last reader in the block, the value) of every value but gradients."""
-        step, block, end = self.step, self.block.tolist(), self.step.forward_length
-        lifetimes = self.lifetimes
-        own, sent = dict[Ref, int](), dict[Ref, tuple[int, int, Ref]]()
-        for i, operator in enumerate(step.operators):
-            for ref in operator.reads():
-                root = lifetimes.root.get(ref)
-                if root not in lifetimes.made or not self.in_any_cut[i]:
-                    continue
-                if block[lifetimes.made[root]] == block[i]:
-                    own[root] = i
-                elif i >= end > lifetimes.made[root] and ref.name in step.index:
-                    sent[root] = (block[i], i, ref)
-        for root, made in lifetimes.made.items():
-            if not self.in_any_cut[made] or root in lifetimes.gradients:
-                continue
-            if made < end and own.get(root, made) < end and root in sent:
-                number, last, ref = sent[root]
-                yield number, -1, last, ref
-            else:
-                yield block[made], made, own.get(root, made), root
-
-    @cached_property
-    def live_bytes(self) -> tuple[Ints, Reals, Reals, Ints]:
-        """Of every operator in the order of blocks: bytes alive in its block, `each * samples` and the rest; and where
-        the operators of each block's backward begin."""
-        order = np.lexsort((np.arange(len(self.block)), self.block))
-        place = np.empty(len(order), np.int64)
-        place[order] = np.arange(len(order))
-        _, made, last, each, rest = self.intervals
-        found = []
-        for amount in (each, rest):
-            change = np.zeros(len(order) + 1)
-            np.add.at(change, place[made], amount)
-            np.add.at(change, place[last] + 1, -amount)
-            found.append(np.cumsum(change)[:-1])
-        return order, found[0], found[1], np.searchsorted(self.block[order], np.arange(self.count))
-
-    def kept(self, size: int) -> Reals:
-        """Bytes of each block that wait from its forward to its backward."""
-        each, rest = self._kept
-        return each * size + rest
-
-    @cached_property
-    def _kept(self) -> tuple[Reals, Reals]:
-        number, made, last, each, rest = self.intervals
-        end = self.step.forward_length
-        waiting = (made < end) & (last >= end)
-        each, rest = (_summed(number[waiting], one[waiting], self.count) for one in (each, rest))
-        return each, rest
-
-    def deferred(self, size: int) -> Reals:
-        """Bytes of each block that `weight_gradient` operators wait with, when all that may not be put off is done."""
-        return _summed(self._deferred[0], self._deferred[1] * size + self._deferred[2], self.count)
-
-    @cached_property
-    def _deferred(self) -> tuple[Ints, Reals, Reals]:
-        step, block, end, lifetimes = self.step, self.block.tolist(), self.step.forward_length, self.lifetimes
-        held: dict[Ref, int] = {}
-        for i in np.flatnonzero(self.weight_gradient).tolist():
-            for ref in step.operators[i].reads():
-                root = lifetimes.root.get(ref)
-                made = lifetimes.made.get(root, -1) if root else -1
-                done = made >= 0 and (made < end or self.input_gradient[made])
-                there = done and block[made] == block[i] and self.in_any_cut[made]
-                if root and there and root not in lifetimes.gradients:
-                    held[root] = block[i]
-        each, rest = np.array([size_of(step, root) for root in held], np.float64).reshape(-1, 2).T
-        return np.array(list(held.values()), np.int64), each, rest
-
-    def fullest(self, size: int, given: bool = True) -> Reals:
-        """Bytes of each block while the fullest operator of its backward runs; where another block's backward is under
-        way before it, what is kept alone. Unless gradients are `given` away at once, with those that it has made."""
-        order, each, rest, starts = self.live_bytes
-        made = 0.0 if given else self.gradient_bytes[0]
-        alive = np.where(order >= self.step.forward_length, each * size + rest + made, 0.0)
-        top = np.repeat(np.maximum.reduceat(alive, starts), np.diff(np.append(starts, len(alive))))
-        at = np.minimum.reduceat(np.where(alive == top, np.arange(len(alive)), len(alive)), starts)
-        found: Reals = np.where(order[at] < self.previous_backward, alive[at], self.kept(size))
-        return np.maximum(found, self.kept(size))
-
-    @cached_property
-    def previous_backward(self) -> Ints:
-        """Of each block the operator with which backward of any block before it begins."""
-        begun = np.full(self.count, len(self.block))
-        later = np.flatnonzero(np.arange(len(self.block)) >= self.step.forward_length)
-        np.minimum.at(begun, self.block[later], later)
-        return np.concatenate([[len(self.block)], np.minimum.accumulate(begun)[:-1]])
-
-    @cached_property
-    def gradient_bytes(self) -> tuple[Reals, Reals]:
-        """Bytes of gradients that a block has made when each operator in the order of `live_bytes` ends, and of each
-        block those that are there before backward of any block before it begins."""
-        order, starts = self.live_bytes[0], self.live_bytes[3]
-        amount, tied = np.zeros(len(self.block)), {one.name for one in tied_parameters(self.graph)}
-        root_of, maker = self.lifetimes.root, self.lifetimes.made
-        roots = {root_of[ref] for name, ref in self.step.gradients if name not in tied and ref in root_of}
-        for root in roots & self.lifetimes.gradients:
-            amount[maker[root]] += self.step.tensor(root).size() * self.in_any_cut[maker[root]]
-        total = np.cumsum(amount[order])
-        before = np.repeat(total[starts] - amount[order][starts], np.diff(np.append(starts, len(order))))
-        early = np.arange(len(self.block)) < self.previous_backward[self.block]
-        return total - before, _summed(self.block, amount * early, self.count)
 
 
 def size_of(step: Graph, ref: Ref) -> tuple[float, float]:
@@ -315,6 +196,7 @@ def size_of(step: Graph, ref: Ref) -> tuple[float, float]:
     return two - one, 2 * one - two
 
 
-def _summed(number: Ints, amount: Reals, count: int) -> Reals:
+def by_block(number: Ints, amount: Reals, count: int) -> Reals:
+    """The sum of the amounts of each of `count` blocks; shape [count]."""
     found: Reals = np.bincount(number, amount, count).astype(np.float64)
     return found

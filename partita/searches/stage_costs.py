@@ -32,6 +32,7 @@ from partita.searches.pipes import (
     entries,
     stacked,
 )
+from partita.searches.section_memory import SectionMemory
 from partita.searches.sections import Sections
 from partita.searches.space import CHUNKS, RECOMPUTES, SCHEDULES, Space, in_order
 from partita.searches.tied_parameters import tied_parameters
@@ -53,6 +54,7 @@ class StageCosts:
         self.link_speeds = LinkSpeeds(cluster, self.sheet(1).wiring)
         self.blocks = cache(lambda size: blocks_of(graph, cluster, None, size))
         self.known = cache(lambda rule, staged: Sections(graph, rule, staged))
+        self.memory = cache(lambda rule: SectionMemory(self.sections(rule, staged=True)))
         self.work, self.bytes = cache(self._work), cache(self._bytes)
         self.neighbours = cache(self._neighbours)
         self.cuts = cache(lambda size, *ways: by_time_each(self.blocks(size), *ways))
@@ -102,7 +104,7 @@ class StageCosts:
         returning[put_off, 0, 0] = 0.0
         returns = np.where(put_off[:, None, None], returning, backward)
         cuts = starts[:, 1:pipe] - 1
-        linked = np.array([self.sections(kind, staged).linked for kind in RECOMPUTES])[rule]
+        linked = np.array([self.sections(kind, staged=staged).linked for kind in RECOMPUTES])[rule]
         loose = np.where(np.take_along_axis(linked, cuts, 1), 0, np.arange(1, pipe))
         first = loose.max(axis=1, initial=0)  # the place from which on each waits for the one before
         replicas, at = np.unique(data, return_inverse=True)
@@ -131,7 +133,7 @@ class StageCosts:
         message = np.append(near.message[: pipe - 1], near.round_message[pipe - 1])  # the last one goes round
         width = np.append(near.bandwidth[: pipe - 1], near.round_bandwidth[pipe - 1])
         cuts = pipes.starts[i].ravel()[1:] - 1
-        place, waited = np.arange(len(cuts)) % pipe, self.sections(rule, pipe > 1).linked[cuts]
+        place, waited = np.arange(len(cuts)) % pipe, self.sections(rule, staged=pipe > 1).linked[cuts]
         there, back = (
             np.where(waited, message[place] + hastened(size[cuts] / width[place], self.link_speeds.saved), -np.inf)
             for size in (work.there, work.back)
@@ -173,12 +175,12 @@ class StageCosts:
         blocks = entries(stacked([of(RECOMPUTES[kind], size) for size, kind in pairs]), at)
         return blocks, (starts + self.count * np.arange(len(starts))[:, None]).ravel()
 
-    def sections(self, rule: Recompute, staged: bool) -> Sections:
+    def sections(self, rule: Recompute, *, staged: bool) -> Sections:
         """The blocks of the step under a rule; all but `full` find the same whether there are stages or not."""
         return self.known(rule, staged or rule is not Recompute.FULL)
 
     def _work(self, rule: Recompute, staged: bool, size: int) -> BlockWork:
-        sections, costs = self.sections(rule, staged), self.costs(size)
+        sections, costs = self.sections(rule, staged=staged), self.costs(size)
         forward, backward = sections.seconds(costs, size)
         there, back = sections.links(size)
         some = sections.input_gradient, sections.for_next
@@ -189,7 +191,7 @@ class StageCosts:
         )  # fmt: skip
 
     def _bytes(self, rule: Recompute, size: int) -> BlockBytes:
-        held = self.sections(rule, True)  # no rule keeps less without stages
+        held = self.memory(rule)  # no rule keeps less without stages
         return BlockBytes(
             kept=held.kept(size), deferred=held.deferred(size), fullest=held.fullest(size),
             with_gradients=held.fullest(size, given=False), ready=held.gradient_bytes[1],
