@@ -13,6 +13,7 @@ from typing import Final
 
 from partita.cluster.cluster import Cluster
 from partita.program.stall import name_ranks
+from partita.transport.flows import Flow
 from partita.units import Bytes, BytesPerSecond, Seconds, show_bandwidth
 
 SILENT: Final[Seconds] = 3.0  # without a confirmation, where a run stands still: a link is cut
@@ -54,14 +55,15 @@ class Links:
     reported: set[Pair] = field(default_factory=set)
 
     def hear(self, rank: int, flows: Mapping[str, Sequence[int]], now: Seconds) -> bool:
-        """Take a rank's report; whether bytes have moved to or from it since its last one."""
-        ours = {address: flow for address, flow in flows.items() if address in self.addresses}
-        total = sum(moved for moved, _, _ in ours.values())
+        """Take a rank's report, by address the fields of a Flow; whether bytes have moved to or from it since its last
+        one."""
+        ours = {address: Flow(*flow) for address, flow in flows.items() if address in self.addresses}
+        total = sum(flow.moved for flow in ours.values())
         before, self.totals[rank] = self.totals.get(rank, total), total
         place = {address: peer for peer, address in enumerate(self.addresses)}
         for address, flow in ours.items() if len(place) == len(self.addresses) else ():
             if (peer := place[address]) != rank:
-                self.seen[rank, peer] = _report(self.seen.get((rank, peer)), now, *flow)
+                self.seen[rank, peer] = _report(self.seen.get((rank, peer)), now, flow)
         return total > before
 
     def cut(self, now: Seconds) -> tuple[Pair, str]:
@@ -113,9 +115,9 @@ class Links:
         return min(port.link.bandwidth for port in self.cluster.climbs[rank])
 
 
-def _report(last: LinkReport | None, now: Seconds, moved: Bytes, unconfirmed: int, unsent: Bytes) -> LinkReport:
+def _report(last: LinkReport | None, now: Seconds, flow: Flow) -> LinkReport:
     """What a rank sees now of connections of which it saw `last` before."""
-    waits, in_flight = bool(unconfirmed or unsent), bool(unconfirmed)
+    waits, in_flight, moved = bool(flow.unconfirmed or flow.unsent), bool(flow.unconfirmed), flow.moved
     near = last is not None and now - last.at < FRESH
     on = last if near and waits and last and last.waits else None
     still = last if near and in_flight and last and last.unconfirmed and last.moved == moved else None

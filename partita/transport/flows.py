@@ -11,18 +11,28 @@ import socket
 import struct
 import sys
 from contextlib import suppress
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 ESTABLISHED: Final = 1
 # Of struct tcp_info (linux/tcp.h): segments sent and not confirmed; bytes confirmed and received; bytes not sent yet.
 UNACKED, ACKED, UNSENT = 24, 120, 144
 
-Flows = dict[str, tuple[int, int, int]]
+
+class Flow(NamedTuple):
+    """All connections with one peer: bytes that it confirmed or sent (`moved`), segments that it has not confirmed,
+    and bytes that are not sent yet."""
+
+    moved: int = 0
+    unconfirmed: int = 0
+    unsent: int = 0
 
 
-def flows_of(others: int) -> Flows:
-    """Address of a peer -> (bytes that it confirmed or sent, segments that it has not confirmed, bytes not sent yet),
-    over all connections with it but those that end at port `others`."""
+Flows = dict[str, Flow]  # by the address of a peer
+
+
+def flows_of(ignored_port: int) -> Flows:
+    """Of each peer its Flow, but for connections that end at `ignored_port`, such as those with the store; empty where
+    this is not Linux."""
     found: Flows = {}
     if sys.platform != "linux":
         return found
@@ -30,19 +40,20 @@ def flows_of(others: int) -> Flows:
         with suppress(OSError):
             if os.readlink(f"/proc/self/fd/{name}").startswith("socket:"):
                 with socket.socket(fileno=os.dup(int(name))) as one:
-                    _add(found, one, others)
+                    _add(found, one, ignored_port)
     return found
 
 
-def _add(found: Flows, one: socket.socket, others: int) -> None:
+def _add(found: Flows, one: socket.socket, ignored_port: int) -> None:
     if one.family not in (socket.AF_INET, socket.AF_INET6) or one.type != socket.SOCK_STREAM:
         return
     info: bytes = one.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256)
     here: Any = one.getsockname()
     there: Any = one.getpeername()
-    if info[0] != ESTABLISHED or len(info) < UNSENT + 4 or others in (here[1], there[1]):
+    if info[0] != ESTABLISHED or len(info) < UNSENT + 4 or ignored_port in (here[1], there[1]):
         return
     (unacked,), (unsent,) = struct.unpack_from("I", info, UNACKED), struct.unpack_from("I", info, UNSENT)
     acked, received = struct.unpack_from("QQ", info, ACKED)
-    before = found.get(there[0], (0, 0, 0))
-    found[there[0]] = before[0] + acked + received, before[1] + unacked, before[2] + unsent
+    before = found.get(there[0], Flow())
+    moved = before.moved + acked + received
+    found[there[0]] = Flow(moved, before.unconfirmed + unacked, before.unsent + unsent)

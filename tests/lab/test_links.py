@@ -100,7 +100,7 @@ def test_the_kernel_is_asked_about_connections(pair: tuple[socket.socket, socket
     before = flows_of(0)["127.0.0.1"]
     one.sendall(bytes(1000))
     assert other.recv(1000, socket.MSG_WAITALL) == bytes(1000)
-    assert flows_of(0)["127.0.0.1"][0] - before[0] == 2000
+    assert flows_of(0)["127.0.0.1"].moved - before.moved == 2000
     one.setblocking(False)
     while True:
         try:
