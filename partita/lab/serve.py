@@ -101,17 +101,9 @@ class Service:
         assert self.session is not None
         if self.rank >= request["ranks"]:
             return {}
+        session, asked = self.session, {name: request[name] for name in ("batches", "known", "steps", "total")}
         return probe.rank_operators(
-            self.session.graph,
-            request["batches"],
-            request["known"],
-            self.rank,
-            request["ranks"],
-            tell,
-            request["steps"],
-            self.session.device,
-            self.session.task,
-            request["total"],
+            session.task, session.graph, self.rank, request["ranks"], device=session.device, tell=tell, **asked
         )
 
     def touches(self, request: Request, tell: Tell) -> dict[str, Any]:
@@ -119,10 +111,8 @@ class Service:
         assert self.session is not None
         if self.rank >= request["ranks"]:
             return {}
-        task, graph, device = self.session.task, self.session.graph, self.session.device
-        return probe.rank_touches(
-            task, graph, request["count"], request["codecs"], device, request["age"], request["passes"]
-        )
+        session, asked = self.session, {name: request[name] for name in ("codecs", "age", "passes")}
+        return probe.rank_touches(session.task, session.graph, request["count"], device=session.device, **asked)
 
     def wires(self, request: Request, tell: Tell) -> dict[str, Any]:
         """Micro-benchmarks of messages and all-reduces."""

@@ -22,7 +22,7 @@ from partita.graph.precision import shortened
 from partita.probes.bench import HOST, Bench, benches_of
 from partita.probes.codecs import codec_seconds, coding_disturbance
 from partita.probes.opaque_timing import whole_seconds
-from partita.probes.operator_timing import TOTAL, Timed, seconds_in_turn, without_denormals
+from partita.probes.operator_timing import Timed, seconds_in_turn, without_denormals
 from partita.probes.stretches import acted, comparable, ending, make, share_of, stretches_of
 from partita.probes.timing import Run, aged_seconds, cold_seconds, disturbance_of, few_operators, forget, thread_seconds
 from partita.probes.worker_timing import following_seconds, instruction_seconds
@@ -181,17 +181,9 @@ def bringing_seconds(task: Task, count: int, bench: Bench) -> tuple[Seconds, Sec
 
 
 def rank_operators(
-    graph: Graph,
-    batches: Iterable[int],
-    known: Collection[str],
-    rank: int,
-    world: int,
-    tell: Callable[[dict[str, Any]], None],
-    steps: Iterable[str] = ("",),
-    device: str = CPU,
-    task: Task | None = None,
-    total: Seconds = TOTAL,
-) -> dict[str, Any]:
+    task: Task, graph: Graph, rank: int, world: int, *, batches: Iterable[int], known: Collection[str],
+    steps: Iterable[str], device: str, total: Seconds, tell: Callable[[dict[str, Any]], None],
+) -> dict[str, Any]:  # fmt: skip
     """Core-seconds of `operators`, this rank's share of those that are not known yet; in the `places` of some stretches
     that every rank times, known or not; and of the reference kernel. Of the captured step ("") or of those in the short
     dtypes of `steps`. Those of a model that is one operator are timed on the samples of `task`. That takes about
@@ -204,7 +196,7 @@ def rank_operators(
     reference = reference_seconds(bench)
     found, launches = Timed(), list[dict[str, Seconds]]()
     spaces: tuple[dict[str, Bytes], Bytes] = {}, 0
-    if graph.rung == "opaque" and task is not None:
+    if graph.rung == "opaque":
         found.places = operators = whole_seconds(task, graph, batches, device)
     else:
         every = stretches_of(graphs, bench.stretch)
@@ -240,8 +232,7 @@ def behind_step(bench: Bench, graph: Graph, batch: int, least: Bytes) -> Bench:
 
 
 def rank_touches(
-    task: Task, graph: Graph, count: int, codecs: Mapping[str, int] | None = None, device: str = CPU,
-    age: Seconds = 0.0, passes: bool = False,
+    task: Task, graph: Graph, count: int, *, codecs: Mapping[str, int], device: str, age: Seconds, passes: bool,
 ) -> dict[str, Any]:  # fmt: skip
     """Costs of passing through the tensors of a task's model, and of loading `count` samples, `age` seconds after that
     was done last; of an instruction, and of `codecs`, which encode so many elements at once, unless `passes` and loads
@@ -262,7 +253,7 @@ def rank_touches(
             forget()
             return found
         found |= {
-            "instruction": instruction_seconds(), "codecs": codec_seconds(codecs or {}),
+            "instruction": instruction_seconds(), "codecs": codec_seconds(codecs),
             "coding": coding_disturbance() if codecs and device == CPU else 0.0,
         }  # fmt: skip
         host = {name: found[name] for name in ("load", "instruction")}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from partita.lab.replies import TOUCHES
 from partita.probes.probe import rank_touches
 from partita.recipes.catalogue import call
+from partita.runtime.device import CPU
 from partita.tracing.capture import capture
 from tests.processes.crews import Crews
 from tests.small import perceptron
@@ -28,4 +29,8 @@ def test_a_plan_for_one_device_has_passes_of_its_own(crews: Crews) -> None:
 
 def test_passes_by_themselves_are_without_what_does_not_depend_on_their_age() -> None:
     task = perceptron()
-    assert set(rank_touches(task, capture(task), 4, passes=True)) == {*TOUCHES, "load", "at_hand"}
+    assert set(rank_touches(task, capture(task), 4, codecs={}, device=CPU, age=0.0, passes=True)) == {
+        *TOUCHES,
+        "load",
+        "at_hand",
+    }
