@@ -161,18 +161,12 @@ def _messages(prices: Prices, ports: Ports, slots: dict[str, dict[str, int]]) ->
     w, speed = costs.wiring, speeds(costs, program)
     ends = _told_once(program, slots, apart=bool(w.congestion or w.crowding or w.queue))
     keys: dict[str, int] = {}
-    key, source, target, slot, core, latency, size = _columns(prices, ends.sends, slots, ends.start, keys)
-    key2, target2, source2, slot2, core2, latency2, _ = _columns(prices, ends.receives, slots, ends.start, keys)
-    p = program.size
-    one, other = (key * p + source) * p + target, (key2 * p + source2) * p + target2
-    mine, yours = np.argsort(one, kind="stable"), np.argsort(other, kind="stable")
-    if not np.array_equal(one[mine], other[yours]):
-        raise ProgramError(f"{program.name}: a message is sent and not received, or received and not sent")
-    match = np.empty_like(mine)
-    match[mine] = yours
+    sent = _end_of(prices, ends.sends, slots, ends.start, keys)
+    taken = _end_of(prices, ends.receives, slots, ends.start, keys)
+    match, source, target, size = _matched(program, sent, taken), sent.rank, sent.peer, sent.size
     who = np.arange(len(source))
     message, resource, way = ports.routes(source, target)
-    work, work2 = core / speed[source], core2[match] / speed[target]
+    work, work2 = sent.core / speed[source], taken.core[match] / speed[target]
     weight, users = size, np.ones(len(size))
     if w.congestion or w.crowding:
         peers = peers_at_once(ends.sends, source, target, program)
@@ -180,12 +174,12 @@ def _messages(prices: Prices, ports: Ports, slots: dict[str, dict[str, int]]) ->
         crowded = (peers[source] > 1).astype(int) + (peers[target] > 1)
         weight = np.choose(crowded, (users, w.congested(size), w.crowded(size, crowds))) * size
     if w.queue:
-        users = w.precedence(size, *posted(source, target, releases(ends.sends), p))
-    copies = np.array([ends.copies[name] for name in keys], np.int64)[key]
+        users = w.precedence(size, *posted(source, target, releases(ends.sends), program.size))
+    copies = np.array([ends.copies[name] for name in keys], np.int64)[sent.key]
     return {
-        "latency": latency + latency2[match] + way, "least": np.maximum(work, work2), "copies": copies,
+        "latency": sent.latency + taken.latency[match] + way, "least": np.maximum(work, work2), "copies": copies,
         "who": np.concatenate([who, who]), "rank": np.concatenate([source, target]),
-        "slot": np.concatenate([slot, slot2[match]]), "slots": ends.slots,
+        "slot": np.concatenate([sent.slot, taken.slot[match]]), "slots": ends.slots,
         "at": np.concatenate([who, who, message]), "resource": np.concatenate([source, target, resource]),
         "amount": np.concatenate([work, work2, (weight / users)[message]]),
         "times": np.concatenate([np.ones(2 * len(who)), users[message]]),
@@ -193,11 +187,25 @@ def _messages(prices: Prices, ports: Ports, slots: dict[str, dict[str, int]]) ->
     }  # fmt: skip
 
 
-def _columns(
+@dataclass(frozen=True, slots=True)
+class _End:
+    """One end of every message: the number of its key, its rank and the `peer`'s, where its slots start; what it takes
+    there, and its bytes. Shape [messages] each."""
+
+    key: Ints
+    rank: Ints
+    peer: Ints
+    slot: Ints
+    core: Reals
+    latency: Reals
+    size: Reals
+
+
+def _end_of(
     prices: Prices, found: Sequence[tuple[Role, Instruction]], slots: dict[str, dict[str, int]],
     start: Mapping[int, int], keys: dict[str, int],
-) -> tuple[Ints, Ints, Ints, Ints, Reals, Reals, Reals]:  # fmt: skip
-    """Of one end of every message: key, its rank, the other's, where its slots start, core-seconds, latency, bytes."""
+) -> _End:  # fmt: skip
+    """The end that these instructions are; `keys` numbers the keys of messages, and takes in those that are new."""
     program = prices.program
     ranks = {role.name: np.array(role.ranks, np.int64) for role in program.roles}
     width, ranked = [len(role.ranks) for role, _ in found], cache(_ranked)
@@ -213,7 +221,19 @@ def _columns(
     key, slot = np.repeat(np.array(numbers, np.int64).reshape(-1, 2), width, axis=0).T
     core, latency, size = np.repeat(np.array(rows, np.float64).reshape(-1, 3), width, axis=0).T
     mine = np.concatenate([np.zeros(0, np.int64), *(ranks[role.name] for role, _ in found)])
-    return key, mine, np.concatenate(peers), slot, core, latency, size
+    return _End(key, mine, np.concatenate(peers), slot, core, latency, size)
+
+
+def _matched(program: Program, sent: _End, taken: _End) -> Ints:
+    """For each message that is sent the place of its other end. Raises ProgramError where either has none."""
+    p = program.size
+    one, other = (sent.key * p + sent.rank) * p + sent.peer, (taken.key * p + taken.peer) * p + taken.rank
+    mine, yours = np.argsort(one, kind="stable"), np.argsort(other, kind="stable")
+    if not np.array_equal(one[mine], other[yours]):
+        raise ProgramError(f"{program.name}: a message is sent and not received, or received and not sent")
+    match = np.empty_like(mine)
+    match[mine] = yours
+    return match
 
 
 def _ranked(numbers: tuple[int, ...], ranks: int) -> Ints:
