@@ -6,8 +6,9 @@ B backward, W what of backward only the rank's own gradients need (where it is n
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import Final
 
 from partita.plan.schedule import Order
@@ -57,12 +58,10 @@ def interleaved(ranks: int, rank: int, m: int, chunks: int) -> Row:
     rank 0   F0 F1 F0' F1' .. F2 B0' F3 B1' F2' B0 F3' B1 ...      p = 2, v = 2, ' the second chunk
     rank 1   .. F0 F1 F0' B0' F1' B1' F2 B0 F3 B1 F2' B2' ...
     """
-    rounds = max(1, m // ranks)
-    groups = [range(m * g // rounds, m * (g + 1) // rounds) for g in range(rounds)]
+    groups = _groups(ranks, m)
     forward = [Pass("F", c, i) for group in groups for c in range(chunks) for i in group]
     backward = [Pass("B", c, i) for group in groups for c in reversed(range(chunks)) for i in group]
-    ahead = min((chunks - 1) * max(map(len, groups)) + 2 * (ranks - 1 - rank), len(forward))
-    return _alternating(forward, backward, ahead)
+    return _alternating(forward, backward, min(_ahead(groups, ranks, rank, chunks), len(forward)))
 
 
 def zero_bubble(ranks: int, rank: int, m: int, chunks: int) -> Row:
@@ -84,13 +83,28 @@ def zero_bubble(ranks: int, rank: int, m: int, chunks: int) -> Row:
 
 
 def under_way(order: Order, ranks: int, rank: int, m: int, chunks: int) -> tuple[int, ...]:
-    """How many microbatches have gone forward through each chunk when a rank's first backward pass begins, where
-    those that are interleaved come in groups of `ranks`."""
-    if order is Order.INTERLEAVED:
-        ahead = (chunks - 1) * ranks + 2 * (ranks - 1 - rank)
-        laps, rest = divmod(min(ahead + 1, m * chunks), ranks * chunks)
-        return tuple(laps * ranks + min(max(rest - c * ranks, 0), ranks) for c in range(chunks))
-    return (m if order is Order.FILL_DRAIN else min(ranks - rank, m),)
+    """How many microbatches have gone forward through each chunk when a rank's first backward pass begins."""
+    if order is not Order.INTERLEAVED:
+        return (m if order is Order.FILL_DRAIN else min(ranks - rank, m),)
+    groups, found = _groups(ranks, m), [0] * chunks
+    left = min(_ahead(groups, ranks, rank, chunks) + 1, m * chunks)
+    for group, chunk in product(groups, range(chunks)):
+        found[chunk] += min(left, len(group))
+        left -= min(left, len(group))
+        if not left:
+            break
+    return tuple(found)
+
+
+def _groups(ranks: int, m: int) -> list[range]:
+    """The microbatches that are interleaved, in groups as small as can be, of `ranks` or more each if there are."""
+    rounds = max(1, m // ranks)
+    return [range(m * g // rounds, m * (g + 1) // rounds) for g in range(rounds)]
+
+
+def _ahead(groups: Sequence[range], ranks: int, rank: int, chunks: int) -> int:
+    """The forwards that a rank whose passes are interleaved is ahead of its backwards."""
+    return (chunks - 1) * max(map(len, groups)) + 2 * (ranks - 1 - rank)
 
 
 def _alternating(forward: list[Pass], backward: list[Pass], ahead: int) -> Row:

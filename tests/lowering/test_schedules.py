@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from itertools import accumulate, product, takewhile
+
 import pytest
 
 from partita.cost.costs import Costs
 from partita.cost.wiring import Measured, Wiring
 from partita.lowering.lower import last_program
-from partita.lowering.schedules import ROWS, interleaved, one_f_one_b, zero_bubble
+from partita.lowering.schedules import ROWS, interleaved, one_f_one_b, under_way, zero_bubble
 from partita.plan.mesh import Mesh, Stage
 from partita.plan.plan import Plan
 from partita.plan.schedule import Order, Schedule
@@ -60,6 +62,54 @@ def test_one_f_one_b_holds_as_many_as_stages_follow(p: int, m: int) -> None:
             held += {"F": 1, "B": -1}[one.kind]
             most = max(most, held)
         assert most == min(p - rank, m)
+
+
+GRID = [(p, m) for p in range(2, 7) for m in range(1, 25)]
+
+
+@pytest.mark.parametrize("order", ROWS)
+def test_what_is_under_way_is_what_the_rows_say(order: Order) -> None:
+    """As many of each chunk as have gone forward before the first backward, and never more of all together."""
+    for (p, m), chunks in product(GRID, range(1, 5 if order is Order.INTERLEAVED else 2)):
+        for rank in range(p):
+            row = ROWS[order](p, rank, m, chunks)
+            ahead = list(takewhile(lambda one: one.kind == "F", row))
+            counted = tuple(sum(one.chunk == c for one in ahead) for c in range(chunks))
+            assert under_way(order, p, rank, m, chunks) == counted
+            assert max(accumulate({"F": 1, "B": -1, "W": 0}[one.kind] for one in row)) == len(ahead)
+
+
+def played(order: Order, p: int, m: int, chunks: int, seconds: dict[str, float]) -> float:
+    """The length of the rows, each pass as soon as its rank and what it reads are there."""
+    rows, ends, free = [list(ROWS[order](p, rank, m, chunks)) for rank in range(p)], {}, [0.0] * p
+    while any(rows):
+        for rank, row in enumerate(rows):
+            while row and _ready(row[0].kind, row[0].chunk * p + rank, row[0].microbatch, p * chunks, set(ends)):
+                one = row.pop(0)
+                stage, i = one.chunk * p + rank, one.microbatch
+                reads = {
+                    "F": [("F", stage - 1, i)],
+                    "B": [("F", stage, i), ("B", stage + 1, i)],
+                    "W": [("B", stage, i)],
+                }
+                begin = max(free[rank], *(ends.get(key, 0.0) for key in reads[one.kind]))
+                free[rank] = ends[one.kind, stage, i] = begin + seconds[one.kind]
+    return max(free)
+
+
+@pytest.mark.parametrize("order", ROWS)
+def test_bubbles_are_the_closed_forms(order: Order) -> None:
+    """PP-01, PP-11, EX-07 for every length of a pipe up to six; interleaved ones also where the length does not divide
+    the number of microbatches, from as many microbatches on as there are ranks."""
+    for p, m in GRID[:: 5 if order is Order.INTERLEAVED else 1]:
+        if order is Order.ZERO_BUBBLE:
+            for f, b, w in ((1.0, 1.0, 1.0), (1.0, 1.25, 0.75), (1.0, 2.0, 0.0)) if m >= p else ():
+                found = played(order, p, m, 1, {"F": f, "B": b, "W": w})
+                assert found - m * (f + b + w) == pytest.approx((p - 1) * (f + b - w))
+            continue
+        for chunks in range(1, 5) if order is Order.INTERLEAVED and m >= p else (1,):
+            found = played(order, p, m, chunks, {"F": 1.0, "B": 2.0})
+            assert 1 - 3 * chunks * m / found == pytest.approx((p - 1) / (chunks * m + p - 1))
 
 
 def test_the_rows_are_as_drawn() -> None:
