@@ -49,6 +49,8 @@ class _Place:
         self.now = frozenset(name for one in found if one for name in one)
         if any(one is None for one in found):
             self.low, self.now = self.limit, frozenset()
+        elif not self.now:  # all is kept, which is known not to fit
+            self.high = self.limit
 
     def judge(self, peak: Bytes) -> None:
         """Keep the current choice if it fits and costs least, and go on to a looser or tighter limit."""

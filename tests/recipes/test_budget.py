@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from itertools import combinations
 
@@ -24,29 +25,32 @@ from tests.small import cluster_of, layers
 BATCH = 256
 
 
-def again(program: Program, graph: Graph) -> int:
-    """Operators that are computed again."""
+def again(program: Program, graph: Graph, price: Mapping[str, float]) -> float:
+    """Seconds of the operators that are computed again."""
     steps = program.stages or (program.graph_of(-1, graph),)
-    return sum(o.name.endswith(AGAIN) for step in steps for o in step.operators)
+    names = (o.name for step in steps for o in step.operators if o.name.endswith(AGAIN))
+    return sum(price[name.removesuffix(AGAIN)] for name in names)
 
 
 def planned(names: tuple[str, ...]) -> Plan:
     return Plan("named", memory=Memory(recompute=Recompute.AUTO if names else Recompute.NONE, recomputed=names))
 
 
-@pytest.mark.parametrize("count", [2, 4])
-def test_no_choice_costs_less(count: int) -> None:
-    """ME-07's choice for a budget against all subsets of a chain's operators, each at the same price."""
-    graph, machines = layers(count, batch=BATCH), cluster_of(1)
+@pytest.mark.parametrize(("count", "growth", "prices"), [(2, 0, 1), (4, 0, 1), (3, 5, 4), (4, 1, 4)])
+def test_no_choice_costs_less(count: int, growth: int, prices: int) -> None:
+    """ME-07's choice for a budget against all subsets of a chain's operators, of equal ones at one price, and of
+    growing ones at several."""
+    graph, machines = layers(count, batch=BATCH, growth=growth), cluster_of(1)
     costs = priced(graph, machines, (BATCH,))
-    names = sorted(recomputable(graph))
+    costs = replace(costs, operators={name: 1e-3 * (1 + i % prices) for i, name in enumerate(costs.operators)})
+    price, names = costs.prices(BATCH), sorted(recomputable(graph))
     every = []
     for k in range(len(names) + 1):
         for some in combinations(names, k):
             program = lower_phase(graph, planned(some), machines)
-            every.append((passing(program, graph, 0), again(program, graph)))
+            every.append((passing(program, graph, 0), again(program, graph, price)))
     top = every[0][0]
-    for percent in (100, 90, 80, 70, 60, 50, 40):
+    for percent in (100, 95, 90, 80, 70, 60, 50, 40):
         limit = int(percent / 100 * top)
         least = min((cost for peak, cost in every if peak <= limit), default=None)
         asked = Plan("asked", memory=Memory(recompute=Recompute.AUTO, budget=percent / 100))
@@ -56,7 +60,7 @@ def test_no_choice_costs_less(count: int) -> None:
             continue
         program = lower_phase(graph, settled(asked, graph, machines, costs), machines)
         assert passing(program, graph, 0) <= limit
-        assert again(program, graph) == least
+        assert again(program, graph, price) == pytest.approx(least)
 
 
 @pytest.mark.parametrize("text", ["ddp", "gpipe(stages=2)", "interleaved(stages=2,chunks=2)", "one_f_one_b(stages=3)"])
