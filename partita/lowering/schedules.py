@@ -96,6 +96,11 @@ def under_way(order: Order, ranks: int, rank: int, m: int, chunks: int) -> tuple
     return tuple(found)
 
 
+def put_off(order: Order, ranks: int, rank: int, m: int) -> int:
+    """Of how many microbatches W waits at most on a rank that has as many `under_way` as it ever has."""
+    return min(rank, m - min(ranks - rank, m)) if order is Order.ZERO_BUBBLE else 0
+
+
 def _groups(ranks: int, m: int) -> list[range]:
     """The microbatches that are interleaved, in groups as small as can be, of `ranks` or more each if there are."""
     rounds = max(1, m // ranks)

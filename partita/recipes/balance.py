@@ -33,7 +33,8 @@ class Blocks:
 
     `firsts` names each block's first operator; `seconds` are those of forward and backward on a device of speed 1,
     `state` the bytes of trained parameters, `saved` the bytes that backward needs, all for one microbatch;
-    `crossing[i]` are the bytes of the values that cross the cut before block i, `frozen` those of other parameters.
+    `crossing[i]` are the bytes of the values that cross the cut before block i, `frozen` those of other parameters,
+    `put_off` those of what gradients of parameters are made of, where they are all that is still to be computed.
     """
 
     firsts: tuple[str, ...]
@@ -42,6 +43,7 @@ class Blocks:
     saved: tuple[Bytes, ...]
     crossing: tuple[Bytes, ...]
     frozen: tuple[Bytes, ...] = ()
+    put_off: tuple[Bytes, ...] = ()
 
 
 def blocks_of(graph: Graph, cluster: Cluster, costs: Costs | None, count: int) -> Blocks:
@@ -74,7 +76,29 @@ def _blocks(graph: Graph, cluster: Cluster, costs: Costs | None, count: int) -> 
         sum(graph.tensor(value).size(count) for value in cut.values if value.name not in homes.free) for cut in cuts
     ]
     names = tuple(graph.operators[start].name for start in starts)
-    return Blocks(names, tuple(seconds.tolist()), tuple(state), tuple(saved), (0, *crossing), tuple(frozen))
+    late = tuple(_put_off(graph, block.tolist(), len(starts), count))
+    return Blocks(names, tuple(seconds.tolist()), tuple(state), tuple(saved), (0, *crossing), tuple(frozen), late)
+
+
+def _put_off(graph: Graph, block: Sequence[int], blocks: int, count: int) -> list[Bytes]:
+    """Bytes of what operators read from which nothing comes that an earlier block needs: W, if a stage ends here."""
+    lives, homes, first = liveness(graph), homes_of(graph), graph.forward_length
+    place, lowest = {ref: number for number, ref in enumerate(lives.values)}, list(block)
+    for i in reversed(range(first, len(lowest))):
+        for ref in graph.operators[i].reads():
+            if graph.index.get(ref.name, -1) >= first:
+                lowest[graph.index[ref.name]] = min(lowest[graph.index[ref.name]], lowest[i])
+    found, met = [0] * blocks, set[tuple[int, int]]()
+    for i in range(first, len(lowest)):
+        for number in (place[ref] for ref in graph.operators[i].reads() if ref in place and lowest[i] == block[i]):
+            root, made = lives.roots[number], lives.made[lives.roots[number]]
+            if root < 0 or lives.values[root].name in homes.free or (made >= first and lowest[made] == block[i]):
+                continue
+            where = block[i] if made >= first else block[made]
+            if (root, where) not in met:
+                met.add((root, where))
+                found[where] += graph.tensor(lives.values[root]).size(count)
+    return found
 
 
 def numbered(graph: Graph) -> tuple[tuple[Cut, ...], Ints]:
@@ -188,19 +212,24 @@ def by_time_each(
     return tuple(found)
 
 
-def by_memory(blocks: Blocks, in_flight: Sequence[int], state_factor: float) -> tuple[int, ...]:
+def by_memory(
+    blocks: Blocks, in_flight: Sequence[int], state_factor: float, waiting: Sequence[int] = ()
+) -> tuple[int, ...]:  # fmt: skip
     """The stages with the least largest memory: trained parameters times `state_factor` (weights, gradients,
-    optimizer), the others once, and what backward needs once for each microbatch in flight (PP-10)."""
-    frozen = blocks.frozen or (0,) * len(blocks.state)
-    held = [state_factor * trained + other for trained, other in zip(blocks.state, frozen, strict=True)]
-    state = np.concatenate([[0.0], np.cumsum(held)])
-    saved = np.concatenate([[0.0], np.cumsum(blocks.saved)])
-    return least_maximum(len(blocks.seconds), len(in_flight), partial(_bytes, state, saved, in_flight))
+    optimizer), the others once, what backward needs once for each microbatch in flight, and what W needs for each whose
+    W is `waiting` (PP-10)."""
+    none = (0,) * len(blocks.state)
+    held = [state_factor * own + other for own, other in zip(blocks.state, blocks.frozen or none, strict=True)]
+    late = waiting or (0,) * len(in_flight)
+    sums = [np.concatenate([[0.0], np.cumsum(each)]) for each in (held, blocks.saved, blocks.put_off or none)]
+    times = [(1, flying, wait) for flying, wait in zip(in_flight, late, strict=True)]
+    return least_maximum(len(blocks.seconds), len(in_flight), partial(_bytes, sums, times))
 
 
-def _bytes(state: Reals, saved: Reals, in_flight: Sequence[int], k: int) -> Reals:
-    """The price of stage `k` from each block to each other."""
-    found: Reals = state[None, :] - state[:, None] + in_flight[k] * (saved[None, :] - saved[:, None])
+def _bytes(sums: Sequence[Reals], times: Sequence[tuple[int, ...]], k: int) -> Reals:
+    """The price of stage `k` from each block to each other: each of the sums so many times."""
+    parts = [many * (each[None, :] - each[:, None]) for many, each in zip(times[k], sums, strict=True)]
+    found: Reals = sum(parts[1:], parts[0])
     return found
 
 

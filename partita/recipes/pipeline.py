@@ -10,7 +10,7 @@ from partita.cluster.cluster import Cluster
 from partita.cost.costs import Costs
 from partita.errors import PlanError
 from partita.graph.graph import Graph
-from partita.lowering.schedules import under_way
+from partita.lowering.schedules import put_off, under_way
 from partita.plan.mesh import Mesh, Stage
 from partita.plan.plan import Plan
 from partita.plan.schedule import Order, Schedule
@@ -104,12 +104,13 @@ def bandwidth_between(cluster: Cluster, source: int, target: int) -> float:
 def _memory(
     graph: Graph, blocks: Blocks, speeds: Sequence[float], widths: Sequence[float], schedule: Schedule
 ) -> tuple[int, ...]:
-    """Of weights, gradients and what the optimizer keeps, and of the microbatches under way when a place's first
-    backward pass begins."""
+    """Of weights, gradients and what the optimizer keeps, of the microbatches under way when a place's first backward
+    pass begins, and of those whose W then waits."""
     chunks, places = schedule.chunks, len(speeds) // schedule.chunks
     each = [under_way(schedule.order, places, rank, schedule.microbatches, chunks) for rank in range(places)]
     in_flight = [each[rank][chunk] for chunk, rank in product(range(chunks), range(places))]
-    return by_memory(blocks, in_flight, 2 + graph.state_factor)
+    waiting = [put_off(schedule.order, places, rank, schedule.microbatches) for rank in range(places)] * chunks
+    return by_memory(blocks, in_flight, 2 + graph.state_factor, waiting)
 
 
 CUTTINGS: dict[str, Cutting] = {

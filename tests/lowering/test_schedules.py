@@ -9,7 +9,7 @@ import pytest
 from partita.cost.costs import Costs
 from partita.cost.wiring import Measured, Wiring
 from partita.lowering.lower import last_program
-from partita.lowering.schedules import ROWS, interleaved, one_f_one_b, under_way, zero_bubble
+from partita.lowering.schedules import ROWS, interleaved, one_f_one_b, put_off, under_way, zero_bubble
 from partita.plan.mesh import Mesh, Stage
 from partita.plan.plan import Plan
 from partita.plan.schedule import Order, Schedule
@@ -77,6 +77,19 @@ def test_what_is_under_way_is_what_the_rows_say(order: Order) -> None:
             counted = tuple(sum(one.chunk == c for one in ahead) for c in range(chunks))
             assert under_way(order, p, rank, m, chunks) == counted
             assert max(accumulate({"F": 1, "B": -1, "W": 0}[one.kind] for one in row)) == len(ahead)
+
+
+def test_what_is_put_off_is_what_the_rows_say() -> None:
+    """W of zero bubble, where as many microbatches are under way as ever."""
+    for p, m in GRID:
+        for rank in range(p):
+            held, found = [0, 0], []
+            for one in zero_bubble(p, rank, m, 1):
+                held[0] += {"F": 1, "B": -1, "W": 0}[one.kind]
+                held[1] += {"F": 0, "B": 1, "W": -1}[one.kind]
+                found.append(tuple(held))
+            assert max(found) == (*under_way(Order.ZERO_BUBBLE, p, rank, m, 1), put_off(Order.ZERO_BUBBLE, p, rank, m))
+            assert max(map(sum, found)) <= p
 
 
 def played(order: Order, p: int, m: int, chunks: int, seconds: dict[str, float]) -> float:

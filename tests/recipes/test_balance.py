@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from itertools import combinations, pairwise
 
@@ -11,9 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from partita.cluster.cluster import Cluster, Device, Group, Link
+from partita.cost.memory import peak_memory
 from partita.errors import PlanError
 from partita.graph.graph import Optimizer
 from partita.graph.homes import stage_starts
+from partita.lowering.lower import last_program
+from partita.plan.mesh import Stage
 from partita.recipes.balance import Blocks, block_partition, blocks_of, by_memory, by_time, by_time_each
 from partita.recipes.catalogue import call
 from partita.recipes.replicas import Layers, replicated_stages
@@ -234,3 +237,20 @@ def test_memory_is_that_of_the_schedule_and_of_the_optimizer(
     starts = by_memory(blocks, in_flight, 2.0 + len(optimizer.state))
     plan = call(f"{recipe}stages=3,balance=memory)", graph, machines)
     assert [stage.first for stage in plan.stages] == ["", *(blocks.firsts[start] for start in starts[1:])]
+
+
+@pytest.mark.parametrize("recipe", ["one_f_one_b", "zero_bubble"])
+def test_no_cut_holds_much_less_by_memory(recipe: str) -> None:
+    """PP-10: the fullest rank by the memory of the Program, against every other cut; what W waits for is held too."""
+    graph, machines = layers(10, batch=480), cluster_of(3)
+    plan, firsts = (
+        call(f"{recipe}(stages=3,balance=memory)", graph, machines),
+        blocks_of(graph, machines, None, 1).firsts,
+    )
+
+    def fullest(starts: Iterable[str]) -> int:
+        program = last_program(graph, replace(plan, stages=tuple(map(Stage, ("", *starts)))), machines)
+        return max(peak_memory(program, graph, rank) for rank in range(3))
+
+    best = min(map(fullest, combinations(firsts[1:], 2)))
+    assert fullest(stage.first for stage in plan.stages[1:]) <= 1.1 * best
