@@ -168,8 +168,8 @@ def test_the_next_samples_are_there_while_this_step_goes_on() -> None:
 
 def test_state_is_divided_as_the_paper_says() -> None:
     """ME-01: 4 + 4 + 8/N bytes a parameter of fp32 Adam; ME-02: 4 + 12/N; ME-03: 16/N."""
-    graph = replace(layers(6), global_batch=64, optimizer=ADAM)
-    machines, psi = whole_cores(4, 1e6), 2 * 3 + 3 * 4 + 6 * 16
+    graph = replace(layers(8), global_batch=64, optimizer=ADAM)
+    machines, psi = whole_cores(4, 1e6), 2 * 3 + 3 * 4 + 8 * 16
     for text, words in (("zero1", 8 + 8 / 4), ("zero2", 4 + 12 / 4), ("zero3", 16 / 4), ("ddp", 16)):
         program = program_by(f"{text}(bucket_bytes=0)", graph, machines)
         stays = int(resident(program, graph, program.roles[0]).sum()) - 4  # the tangent
@@ -177,7 +177,7 @@ def test_state_is_divided_as_the_paper_says() -> None:
         assert words * psi <= stays <= words * psi + slack
     plans = [call(f"zero{n}(bucket_bytes=0)", graph, machines) for n in (1, 2, 3)]
     peaks = [peak_memory(last_program(graph, plan, machines), graph, 0) for plan in plans]
-    assert peaks == sorted(peaks, reverse=True)
+    assert peaks[0] > peaks[1] > peaks[2]
 
 
 def test_statistics_and_squares_stay_as_weights_do() -> None:

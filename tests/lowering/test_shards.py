@@ -64,7 +64,8 @@ def test_shares_cover_every_bucket_and_bytes_are_the_papers(
     scatters = 1 if shard is Shard.OPTIMIZER else m
     gathers = 2 * m if shard is Shard.PARAMETERS else 1
     total, each = sent(program, size), (size - 1) * SIZE
-    assert total == (scatters + gathers) * each or (keep and (scatters + 1) * each <= total)
+    most = (scatters + gathers) * each
+    assert total == most or (keep and shard is Shard.PARAMETERS and (scatters + 1) * each <= total < most)
 
 
 @settings(max_examples=40)
