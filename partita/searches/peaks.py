@@ -15,6 +15,7 @@ from partita.graph.batch import of_minibatch
 from partita.graph.graph import Graph
 from partita.lowering.lower import lower
 from partita.lowering.precision import short_dtype
+from partita.plan.memory import Shard
 from partita.plan.plan import Plan
 from partita.plan.schedule import Order
 from partita.program.instruction import Load
@@ -28,11 +29,12 @@ from partita.units import Bytes
 # (a CUDA context, what the allocator keeps for later) is not in it.
 ERROR: Final = 0.05
 PACES: Final = (0.2, 5.0)  # of computing beside messages: by how much data sheets may misjudge one of the two
-# Lengths of a pipe after which no more microbatches come under way, where weights' gradients are put off, and for each
-# chunk where they go round in it.
+# Lengths of a pipe after which no more microbatches come under way, where weights' gradients are put off, for each
+# chunk where they go round in it, and where owners get sums of each (two buckets are packed while a third is made).
 AHEAD: Final = 2
 PUT_OFF: Final = 3
 ROUND: Final = 4
+PACKED: Final = 3
 CLOSE: Final = 0.7  # of the fullest rank's peak: whose peaks are looked at on other times
 
 
@@ -65,6 +67,7 @@ def shortened(plan: Plan, graph: Graph) -> tuple[Plan, Graph, int]:
     schedule, batch = plan.schedule, graph.minibatch
     m, data = schedule.microbatches, plan.mesh.length("data") if plan.stages else plan.mesh.size
     ahead = PUT_OFF if schedule.order is Order.ZERO_BUBBLE else AHEAD
+    ahead = max(ahead, PACKED) if plan.memory.shard in (Shard.GRADIENTS, Shard.PARAMETERS) else ahead
     enough = (ahead if schedule.chunks == 1 else ROUND * schedule.chunks) * max(plan.mesh.length("pipe"), 1)
     frozen = len(graph.trainable) < len(graph.parameters)
     dealt, uneven = any(stage.ranks for stage in plan.stages), batch % (data * m) != 0

@@ -82,6 +82,17 @@ def test_microbatches_pile_up_behind_a_stage_that_runs_ahead(bandwidth: float) -
     assert fit_of(plan, graph, cluster).used == clocked(plan, graph, cluster)
 
 
+@pytest.mark.parametrize("microbatches", [3, 6])
+def test_gradients_pile_up_behind_two_that_owners_still_get(microbatches: int) -> None:
+    """Where messages take longer than computing, what a third microbatch makes lies beside two packed buckets."""
+    alike = machines(2, 4.25e3, 10**6)
+    unlike = tuple(replace(alike.devices[0], flops=(("fp32", 1e6),), memory_bandwidth=1e7, speed=s) for s in (2.0, 1.0))
+    cluster = replace(alike, root=replace(alike.root, members=unlike))
+    graph = layers(8, batch=12)
+    plan = call(f"ddp(microbatches={microbatches},bucket_bytes=262144,shard=gradients)", graph, cluster)
+    assert max(fit_of(plan, graph, cluster).used) >= max(clocked(plan, graph, cluster))
+
+
 def test_a_model_that_does_not_fit_gets_the_change_that_costs_least() -> None:
     graph, roomy = deep(16), machines(4, 1e8, 10**6)
     plan = call("ddp", graph, roomy)
