@@ -33,10 +33,14 @@ CARDS = {
     "NVIDIA TITAN X (Pascal)": "titanx-pascal", "NVIDIA GeForce GTX 1080 Ti": "gtx1080ti",
     "Tesla V100-SXM2-32GB": "v100-sxm2", "Tesla V100-SXM2-16GB": "v100-sxm2-16gb", "Tesla T4": "t4",
     "NVIDIA A100-SXM4-80GB": "a100-sxm", "NVIDIA A100-SXM4-40GB": "a100-sxm-40gb", "NVIDIA A100 80GB PCIe": "a100-pcie",
-    "NVIDIA A10G": "a10g", "NVIDIA A10": "", "NVIDIA GeForce RTX 3090": "rtx3090", "NVIDIA RTX A6000": "a6000",
+    "NVIDIA A10G": "a10g", "NVIDIA A10": "a10", "NVIDIA A40": "a40", "NVIDIA A30": "",
+    "NVIDIA GeForce RTX 3090": "rtx3090", "NVIDIA RTX A6000": "a6000",
     "NVIDIA GeForce RTX 4090": "rtx4090", "NVIDIA L4": "l4", "NVIDIA L40S": "l40s", "NVIDIA H100 80GB HBM3": "h100-sxm",
     "NVIDIA H100 PCIe": "h100-pcie", "NVIDIA H200": "h200-sxm", "NVIDIA B200": "b200-sxm",
-    "NVIDIA GeForce RTX 5090": "rtx5090",
+    "NVIDIA GeForce RTX 5090": "rtx5090", "Tesla V100-PCIE-32GB": "v100-pcie", "Tesla V100-PCIE-16GB": "v100-pcie-16gb",
+    "NVIDIA GeForce RTX 2080 Ti": "rtx2080ti", "Quadro RTX 6000": "rtx6000", "Quadro RTX 8000": "rtx8000",
+    "NVIDIA RTX 6000 Ada Generation": "rtx6000-ada", "NVIDIA H100 NVL": "h100-nvl", "NVIDIA GB200": "gb200",
+    "NVIDIA GH200 480GB": "gh200",
 }  # fmt: skip
 
 
