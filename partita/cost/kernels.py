@@ -30,6 +30,7 @@ SAG: Final = (
 )
 LASTING: Final = 0.87  # of that in steps of hours: of transformers of 1 to 30 billion parameters on A100, as published
 SHORT: Final = ("bfloat16", "float16")
+CORES: Final = ("tf32", "bf16", "fp16")  # formats of tensor cores, which draw alike at a tick: their clock sags alike
 TENSOR: Final = 16.0  # times as fast as in fp32 are products in half precision (A100 16, H100 15, V100 8)
 MEMORY: Final = 0.75  # of the memory's bandwidth that a kernel gets who reads and writes it once (ReLU on V100: 0.74)
 CACHE: Final = 3.0  # bandwidth of the second-level cache over the memory's (fits of parts of the table: 2.6 to 3.6)
@@ -71,17 +72,17 @@ def peak_of(device: Device, dtype: str, *, convolution: bool = False) -> float:
 def rate_of(device: Device, dtype: str, *, convolution: bool = False) -> float:
     """FLOP/s that the inner loop of the best product reaches in a dtype: what it sustains, or a part of the peak."""
     name = format_of(device, dtype, convolution=convolution)
-    part = ISSUE if name == "tf32" else issue_of(device, dtype)
-    return dict(device.sustained).get(name) or part * peak_of(device, dtype, convolution=convolution)
+    return dict(device.sustained).get(name) or issue_of(device, name) * peak_of(device, dtype, convolution=convolution)
 
 
-def issue_of(device: Device, dtype: str) -> float:
-    """The part of the peak that the inner loop of the best product reaches: in half precision by the device's power, in
-    fp32 by its lanes. Parts that have bf16 and 128 of them have operands for fewer."""
-    if dtype in SHORT and device.power:
-        return min(ISSUE, HALF * float((peak_of(device, dtype) / 1e12 / device.power) ** -SAG))
-    crowded = dtype not in SHORT and "bf16" in dict(device.flops) and lanes_of(device) == max(LANES)
-    return WIDE if crowded else ISSUE
+def issue_of(device: Device, name: str) -> float:
+    """The part of the peak that the inner loop of the best product reaches in a format: on tensor cores by the device's
+    power and its peak in half precision, in fp32 by its lanes. Parts that have bf16 and 128 of them have operands for
+    fewer."""
+    if name in CORES:
+        short = peak_of(device, "float16") if name == "fp16" else peak_of(device, "bfloat16")
+        return min(ISSUE, HALF * float((short / 1e12 / device.power) ** -SAG)) if device.power else ISSUE
+    return WIDE if "bf16" in dict(device.flops) and lanes_of(device) == max(LANES) else ISSUE
 
 
 def streaming(device: Device, moved: float, work: float = 0.0) -> Seconds:
@@ -103,7 +104,8 @@ def lanes_of(device: Device) -> int:
 def multiplying(device: Device, product: Contraction, dtype: str, item: int, *, convolution: bool = False) -> Seconds:
     """Of the tiles of a product, of operands of `item` bytes that have come into the cache already."""
     many = device.multiprocessors or ASSUMED
-    peak = rate_of(device, dtype, convolution=convolution) * (LASTING if dtype in SHORT else 1.0)
+    cores = format_of(device, dtype, convolution=convolution) in CORES
+    peak = rate_of(device, dtype, convolution=convolution) * (LASTING if cores else 1.0)
     feed = CACHE * (device.memory_bandwidth or BANDWIDTH)
     shape = product.parts, product.rows, product.columns, product.depth
     tiles = NARROW if convolution else TILES
