@@ -4,14 +4,25 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import product
-from math import inf
 from statistics import median
 from typing import Final
 
 from partita.cluster.cluster import Cluster, Device
 from partita.cost.costs import Costs
 from partita.cost.fabric import of_hosts, wired
-from partita.cost.kernels import BANDWIDTH, KERNEL, MEMORY, exponentials, multiplying, peak_of, rate_of, streaming
+from partita.cost.kernels import (
+    BANDWIDTH,
+    CORES,
+    KERNEL,
+    MEMORY,
+    exponentials,
+    format_of,
+    multiplying,
+    peak_of,
+    rate_of,
+    streaming,
+)  # fmt: skip
+from partita.cost.layouts import copied
 from partita.cost.touch import Touch
 from partita.cost.winograd import minimal_filtering
 from partita.cost.wiring import Wiring
@@ -61,7 +72,7 @@ def datasheet_costs(
         told = {(kind, part.mark): part for kind, part in parts if part}
         for number, (operator, concrete) in enumerate(kinds.at(batch)):
             key = signature(operator, concrete)
-            table[key] = operator_seconds(device, operator, concrete, batch)
+            table[key] = operator_seconds(device, operator, concrete, batch, laid=compiled)
             launches[key] = VIEW if shares_memory(operator, concrete) else LAUNCH * calls(operator)
             for mark, part in [(mark, part) for (kind, mark), part in told.items() if kind == number]:
                 table[key + mark] = part_seconds(device, operator, concrete, batch, part)
@@ -122,8 +133,11 @@ def passes_of(rule: Optimizer) -> int:
     return {"Adam": 18, "AdamW": 20}.get(rule.name, 3 + 7 * len(rule.state))
 
 
-def operator_seconds(device: Device, operator: Operator, graph: Graph, batch: int) -> Seconds:
-    """Seconds of an operator on `batch` samples; what only looks at memory takes none on an accelerator."""
+def operator_seconds(
+    device: Device, operator: Operator, graph: Graph, batch: int, *, laid: bool = False
+) -> Seconds:  # fmt: skip
+    """Seconds of an operator on `batch` samples; what only looks at memory takes none on an accelerator. Tensors are
+    `laid` as kernels want them where a compiler chose how they lie (torch.compile's `layout_optimization`)."""
     moved, made = bytes_moved(operator, graph, batch), next((each.dtype for each in operator.outputs if each), "")
     if device.backend != "cuda":
         return roofline(device, made, flops(operator, graph, batch), moved) + CALL * (calls(operator) - 1)
@@ -137,11 +151,32 @@ def operator_seconds(device: Device, operator: Operator, graph: Graph, batch: in
         return max(work, streaming(device, moved)) + KERNEL * calls(operator)
     if not products:
         return streaming(device, moved, flops(operator, graph, batch)) + KERNEL * calls(operator)
-    item, windows = ITEMSIZE.get(made, 4), "convolution" in operator.target
-    filtered = minimal_filtering(device, operator, graph, batch) if windows else inf
-    tiles = sum(min(filtered, multiplying(device, each, made, item, convolution=windows)) for each in products)
+    if "convolution" in operator.target:
+        tiles, copies = _convolving(device, operator, graph, batch, laid=laid)
+        return max(tiles, streaming(device, moved)) + copies + KERNEL * len(products)
+    tiles = sum(multiplying(device, each, made, ITEMSIZE.get(made, 4)) for each in products)
     tiles += exponentials(device, scores_of(operator, graph, batch))
     return max(tiles, streaming(device, moved)) + KERNEL * len(products)
+
+
+def _convolving(
+    device: Device, operator: Operator, graph: Graph, batch: int, *, laid: bool
+) -> tuple[Seconds, Seconds]:  # fmt: skip
+    """Seconds of a convolution's products, and of copying what they read and make for tensor cores. Of fp32 each is
+    computed where that is faster, on tensor cores in TF32 or, as tensors lie, on lanes."""
+    made = next(each.dtype for each in operator.outputs if each)
+    item, cores = ITEMSIZE.get(made, 4), format_of(device, made, convolution=True) in CORES
+    lanes = replace(device, flops=tuple(pair for pair in device.flops if pair[0] != "tf32"))
+    filtered = minimal_filtering(lanes, operator, graph, batch)
+    total = copying = 0.0
+    for each, sizes in zip(contractions_of(operator, graph, batch), copied(operator, graph, batch), strict=True):
+        fast = multiplying(device, each, made, item, convolution=True)
+        copies = sum(streaming(device, 2 * size) + KERNEL for size in sizes) if cores and not laid else 0.0
+        slow = min(filtered, multiplying(lanes, each, made, item, convolution=True))
+        if made == "float32" and slow < max(fast, copies) + copies:
+            fast, copies = slow, 0.0
+        total, copying = total + fast, copying + copies
+    return total, copying
 
 
 def part_seconds(device: Device, operator: Operator, graph: Graph, batch: int, part: Part) -> Seconds:
