@@ -34,7 +34,7 @@ from partita.lowering.servers import served
 from partita.lowering.shards import sharded, unsliced
 from partita.lowering.shared import races, racing_gaps
 from partita.lowering.stages import staged
-from partita.lowering.statistics import deferred
+from partita.lowering.statistics import deferred, statistics_gaps
 from partita.lowering.tiers import fans_out
 from partita.plan.check import check
 from partita.plan.memory import Shard
@@ -167,6 +167,7 @@ def refuse(graph: Graph, plan: Plan) -> None:
         *_shard_gaps(plan),
         (bool(plan.memory.offload) or plan.memory.tiles > 1, "offloading or tiles"),
         *precision_gaps(graph, plan),
+        *statistics_gaps(graph, plan),
         *ahead_gaps(plan, graph.weight is not None),
         (not loose and corrections_gap(plan), "corrections of the update rule"),
         (plan.update.growth != 1 or bool(plan.update.grow_at), "a batch that grows"),

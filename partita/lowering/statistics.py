@@ -7,6 +7,7 @@ compute   F#0 F#1 F#2 F#3 V  B#3 ...        V after the last forward pass of a m
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 from partita.graph.graph import Graph
@@ -26,6 +27,13 @@ def deferred(graph: Graph, plan: Plan, program: Program) -> Program:
         return program
     roles = tuple(_settling(graph, program, role, names) for role in program.roles)
     return replace(program, roles=roles, deferred=names)
+
+
+def statistics_gaps(graph: Graph, plan: Plan) -> Iterator[tuple[bool, str]]:
+    """(whether the plan asks for it, what) of statistics that nothing can tell from what else a step changes."""
+    asked = DEFERRED in plan.kernels and plan.schedule.microbatches > 1
+    hidden = graph.rung == "opaque" and bool(graph.mutations)
+    yield asked and hidden, "deferred batch statistics of a step that was captured as one operator"
 
 
 def _repeats(role: Role) -> bool:

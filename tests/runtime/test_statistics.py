@@ -9,9 +9,10 @@ import pytest
 import torch
 from torch import nn
 
+from partita.errors import LoweringError
 from partita.graph.cuts import legal_cuts
 from partita.graph.statistics import sample_free
-from partita.lowering.lower import last_program
+from partita.lowering.lower import last_program, lower
 from partita.oracles.check import TOLERANCE, checked, gathered
 from partita.recipes.catalogue import call
 from partita.runs.assembly import initial, train_in_process
@@ -113,6 +114,19 @@ def test_weights_do_not_follow_running_statistics() -> None:
     machines = cluster_of(3)
     text = "torchgpipe(stages=3,microbatches=4,batch_norm=deferred)"
     assert checked(normalised(), lambda graph: call(text, graph, machines), machines)["max_difference"] <= TOLERANCE
+
+
+def test_statistics_that_nothing_can_defer_are_refused() -> None:
+    """A momentum of None asks for a count, so that the step is one operator, in which they cannot be told apart."""
+    counting = replace(
+        normalised(), name="counting", model=lambda: nn.Sequential(nn.Linear(6, 3), nn.BatchNorm1d(3, momentum=None))
+    )
+    graph, machines = capture(counting), cluster_of(1)
+    assert graph.rung == "opaque"
+    with pytest.raises(LoweringError, match="deferred batch statistics of a step that was captured as one operator"):
+        lower(graph, call("single(microbatches=4,batch_norm=deferred)", graph, machines), machines)
+    for text in ("single(microbatches=4)", "single(batch_norm=deferred)"):
+        assert lower(graph, call(text, graph, machines), machines)
 
 
 class Stepping(nn.Module):
