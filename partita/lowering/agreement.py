@@ -37,7 +37,8 @@ def program_of(
 
 
 def scaled(draft: Draft, i: int, lane: str, after: tuple[After, ...], lag: int = 0, tag: str = "") -> list[Instruction]:
-    """Bucket `i`'s sum over samples made a mean, where the loss is a sum with a weight."""
+    """Bucket `i`'s sum over samples made a mean, where the loss is a sum with a weight. What is encoded is one before,
+    so that what a codec holds back of minibatches of unequal weight adds up, and its own numbers are those of means."""
     if draft.weight is None:
         return []
     act = Scale(draft.buckets[i].name, space=Space.GRADIENT, by=WEIGHT, lag=lag)
@@ -45,26 +46,34 @@ def scaled(draft: Draft, i: int, lane: str, after: tuple[After, ...], lag: int =
 
 
 def applied(
-    draft: Draft, i: int, ready: tuple[After, ...], lag: int = 0, part: str = "", tag: str = ""
-) -> list[Instruction]:
-    """The Update of bucket `i`, and what makes its sum a mean before."""
+    draft: Draft, i: int, ready: tuple[After, ...], lag: int = 0, part: str = "", tag: str = "", *, mean: bool = False
+) -> list[Instruction]:  # fmt: skip
+    """The Update of bucket `i`, and what makes its sum a mean before, unless it is one."""
     update = Instruction(f"U{i}{tag}", Update(draft.buckets[i].name, lag, part), "compute", ready)
-    return [*([] if part else scaled(draft, i, "compute", ready, lag, tag)), update]
+    return [*([] if part or mean else scaled(draft, i, "compute", ready, lag, tag)), update]
 
 
 def updates(
-    draft: Draft, ready: dict[int, tuple[After, ...]], lag: int = 0, part: str = "", tag: str = ""
-) -> list[Instruction]:
+    draft: Draft, ready: dict[int, tuple[After, ...]], lag: int = 0, part: str = "", tag: str = "", *,
+    mean: bool = False,
+) -> list[Instruction]:  # fmt: skip
     """One Update a bucket as soon as it is ready; with a bound on the gradients' norm, all after it is known."""
     found: list[Instruction] = []
     names, bounded = tuple(b.name for b in draft.buckets), draft.graph.clip_norm
     for i in range(len(names)):
-        found += applied(draft, i, ready.get(i, ()), lag, part, tag)
+        found += applied(draft, i, ready.get(i, ()), lag, part, tag, mean=mean)
     if bounded:
         every = tuple(dict.fromkeys(after for waits in ready.values() for after in waits))
         found.append(Instruction(f"C{tag}", Clip(names, bounded, lag, part), "compute", every))
         found.sort(key=lambda one: (Scale, Clip, Update).index(type(one.act)))
     return found
+
+
+def means_of(draft: Draft) -> dict[str, list[Instruction]]:
+    """What follows each Pack, where sums with a weight are made means before they are encoded."""
+    if draft.weight is None or not draft.sync.wire.codecs:
+        return {}
+    return {f"P{i}": scaled(draft, i, "compute", (After(f"P{i}"), After("AW"))) for i in range(len(draft.buckets))}
 
 
 def unsynchronised(draft: Draft) -> Program:
@@ -87,7 +96,8 @@ def all_reduced(draft: Draft) -> Program:
     wire      ------A0-----------     A1----|---A0--------         A0 is due when F1 needs it, not when backward ends
     lag 1     the same, each U with the sum of one round earlier (DP-30)
 
-    The weight of a weighted loss is summed first, while backward goes on: F PW B0 P0 ..., AW A0 ..., and W0 before U0.
+    The weight of a weighted loss is summed first, while backward goes on: F PW B0 P0 ..., AW A0 ..., and W0 before U0;
+    with a codec before E0.
     """
     lag, first = draft.sync.consistency.lag, draft.workers[:1] if negotiates(draft.sync) else ()
     groups = [group for one in draft.groups for group in separate(one, draft.workers if draft.factored else first)]
@@ -110,21 +120,23 @@ def _summing(draft: Draft, group: ReplicaGroup, lag: int, wires: tuple[str, ...]
     works, lag = passes(draft, group), lag + 1
     lanes = dict(zip(draft.labels, wires if draft.weight is None else (wires[0], *wires), strict=True))
     apart = {str(i): _factored(layer, group) for i, layer in draft.factored.items()}
-    how = summing(draft)
+    how, means = summing(draft), means_of(draft)
+    packs = {label: f"W{label}" if f"P{label}" in means else f"P{label}" for label in draft.labels}
     found = {
-        label: apart.get(label) or summed(how, label, bucket, lanes[label]) for label, bucket in draft.labels.items()
+        label: apart.get(label) or summed(how, label, bucket, lanes[label], packs[label])
+        for label, bucket in draft.labels.items()
     }
-    weighed = (After("AW", lag),) if draft.weight else ()
+    weighed = (After("AW", lag),) if draft.weight and not means else ()
     ready = {i: (After(found[str(i)].last, lag), *weighed) for i in range(len(draft.buckets))}
-    body = updates(draft, ready, lag) if draft.graph.clip_norm else []
+    body = updates(draft, ready, lag, mean=bool(means)) if draft.graph.clip_norm else []
     needs = {} if draft.graph.clip_norm else {work.instruction.name: work.needs for work in works}
     first = bounded_alone(draft, {f"P{label}": one.first for label, one in found.items()})
     whole = {draft.buckets[i].name for i in draft.factored}
     for one in packed(draft, works, {}):
         for i in needs.get(one.name, ()):
-            body += applied(draft, i, ready[i], lag)
+            body += applied(draft, i, ready[i], lag, mean=bool(means))
         if not (isinstance(one.act, Pack) and one.act.bucket in whole):
-            body += [one, *first.get(one.name, ())]
+            body += [one, *means.get(one.name, ()), *first.get(one.name, ())]
     body += [one for each in found.values() for one in each.then]
     own = tuple(map(Lane, dict.fromkeys([*wires, *(one.lane for each in found.values() for one in each.then)])))
     name = f"{group.name}-{group.ranks[0]}" if apart else group.name

@@ -241,13 +241,20 @@ def bounded_alone(draft: Draft, first: dict[str, tuple[Instruction, ...]]) -> di
     return {packs[-1].name: (Instruction("K", clip, "compute", packs), *(i for each in first.values() for i in each))}
 
 
-def ahead_gaps(plan: Plan, weighted: bool) -> tuple[tuple[bool, str], ...]:
+def ahead_gap(plan: Plan) -> tuple[bool, str]:
     """(whether a plan that sums gradients asks for it, what) of momentum that goes ahead of no codec."""
     ahead = momentum_ahead(plan.update)[0] > 0
     coded = bool(plan.sync) and not alone(plan) and sender(plan.sync[0].wire) is not None
-    return (
-        (ahead and not coded, "momentum ahead of a codec where there is none"),
-        (ahead and weighted, "momentum ahead of a codec where the loss is a sum with a weight"),
+    return ahead and not coded, "momentum ahead of a codec where there is none"
+
+
+def weight_gap(graph: Graph, plan: Plan) -> tuple[bool, str]:
+    """(whether the plan asks for it, what) of sums with a weight that are encoded before their weight is known: nothing
+    that a codec holds back of one minibatch is worth as much in the next, nor is a number of its own."""
+    codecs = plan.sync[0].wire.codecs if plan.sync and plan.memory.shard is not Shard.NONE else ()
+    kept = any(codec.error_feedback or (codec.name in SPECS and spec_of(codec).absolute) for codec in codecs)
+    return kept and graph.weight is not None, (
+        "a codec with a memory or numbers of its own, where the loss is a sum with a weight, with sharded state"
     )
 
 

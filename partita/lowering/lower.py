@@ -18,7 +18,7 @@ from partita.graph.graph import Graph
 from partita.lowering.agreement import all_reduced, unsynchronised
 from partita.lowering.async_servers import loose_gaps, waits_for_all
 from partita.lowering.chain import chain_gaps
-from partita.lowering.coding import ahead_gaps, check_streams, coded_twice, own_gradient_gaps, server_gaps
+from partita.lowering.coding import ahead_gap, check_streams, coded_twice, own_gradient_gaps, server_gaps, weight_gap
 from partita.lowering.coupled import check_coupled
 from partita.lowering.factors import Factors, base_of, factor_gaps, factors_of
 from partita.lowering.final_round import final_round
@@ -168,7 +168,8 @@ def refuse(graph: Graph, plan: Plan) -> None:
         (bool(plan.memory.offload) or plan.memory.tiles > 1, "offloading or tiles"),
         *precision_gaps(graph, plan),
         *statistics_gaps(graph, plan),
-        *ahead_gaps(plan, graph.weight is not None),
+        ahead_gap(plan),
+        weight_gap(graph, plan),
         (not loose and corrections_gap(plan), "corrections of the update rule"),
         (plan.update.growth != 1 or bool(plan.update.grow_at), "a batch that grows"),
         (plan.update.local_state != "keep", f"a local state that is {plan.update.local_state}"),

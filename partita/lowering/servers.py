@@ -10,7 +10,8 @@ server  from w         I0-- I1----                 one lane for each worker: lin
 A server asks for a worker's I4 once C0 is done, and for more ahead if they are small: flows that share its port are
 never fair, and a worker that runs ahead would take the room of those whose gradients every sum still waits for.
 
-The weight of a weighted loss goes ahead of the gradients, to every server: PW SW, IW CW, and a W0 before each U0.
+The weight of a weighted loss goes ahead of the gradients, to every server: PW SW, IW CW, and a W0 before each U0. With
+a codec all workers need it, and sum it up themselves: PW AW, and a W0 before each E0.
 
 codec at the end       E0 after P0, S0 and I0 in Space.CODED; C0 is a Decode of all workers' codings
 codec of the server    besides, Y0 encodes the sum after C0 (W0), with a memory of its own, and D0 sends that;
@@ -22,7 +23,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from partita.lowering.agreement import lanes_of, program_of, scaled
+from partita.lowering.agreement import lanes_of, means_of, program_of, scaled
 from partita.lowering.async_servers import asynchronous, waits_for_all
 from partita.lowering.chain import in_chains
 from partita.lowering.coding import bounded_alone, downward, encoding, upward
@@ -32,7 +33,20 @@ from partita.lowering.samples import Draft, ReplicaGroup, packed, passes, separa
 from partita.lowering.tiers import fans_out, tiered
 from partita.plan.sync import Servers
 from partita.plan.wire import Priority
-from partita.program.instruction import After, Combine, Decode, Encode, Instruction, Pack, Receive, Send, Space, Update
+from partita.program.instruction import (
+    After,
+    Collective,
+    Combine,
+    Decode,
+    Encode,
+    Instruction,
+    Kind,
+    Pack,
+    Receive,
+    Send,
+    Space,
+    Update,
+)
 from partita.program.program import WEIGHT, Program, Role
 from partita.units import Bytes
 
@@ -67,8 +81,8 @@ def _worker(draft: Draft, group: ReplicaGroup, owners: Owners) -> Role:
     whole = {draft.buckets[i].name for i in draft.factored}
     steps = [owners[i] in (me, -1) or downward(wire, bucket) is not None for i, bucket in enumerate(draft.buckets)]
     free: dict[str, tuple[After, ...]] = {str(i): (After(f"U{i}" if steps[i] else f"S{i}", 1),) for i in everything}
-    if draft.weight:
-        free["W"] = tuple(After(one.name, 1) for one in _told(me, owners))
+    told, means = _told(draft, me, owners), means_of(draft)
+    free["W"] = tuple(After(one.name, 1) for one in told)
     works = passes(draft, group)
     fresh = {
         work.instruction.name: tuple(After(f"U{i}" if steps[i] else f"R{i}", 1) for i in work.needs) for work in works
@@ -76,8 +90,8 @@ def _worker(draft: Draft, group: ReplicaGroup, owners: Owners) -> Role:
     own = bounded_alone(draft, {f"P{i}": _encoding(draft, i, owners[i] == me) for i in everything})
     packs = [i for i in packed(draft, works, free) if not (isinstance(i.act, Pack) and i.act.bucket in whole)]
     plain = [replace(i, after=i.after + fresh.get(i.name, ())) for i in packs]
-    body = [one for each in plain for one in (each, *own.get(each.name, ()))]
-    body += _told(me, owners) if draft.weight else []
+    body = [one for each in plain for one in (each, *means.get(each.name, ()), *own.get(each.name, ()))]
+    body += told
     for i in everything:
         if owners[i] == -1:
             body += draft.factored[i].shared(group.ranks[0], f"A{i}")
@@ -96,8 +110,8 @@ def _worker(draft: Draft, group: ReplicaGroup, owners: Owners) -> Role:
 def _encoding(draft: Draft, i: int, mine: bool) -> tuple[Instruction, ...]:
     """What a worker does with a packed bucket before it is sent, if that is encoded."""
     bucket, sent = draft.buckets[i], After(f"C{i}" if mine else f"S{i}", 1)
-    coding = upward(draft.sync.wire, bucket)
-    return tuple(encoding(draft.plan.update, str(i), bucket, coding, (After(f"P{i}"), sent))) if coding else ()
+    coding, ready = upward(draft.sync.wire, bucket), After(f"W{i}" if draft.weight else f"P{i}")
+    return tuple(encoding(draft.plan.update, str(i), bucket, coding, (ready, sent))) if coding else ()
 
 
 def _exchange(draft: Draft, i: int, host: int, rank: int) -> list[Instruction]:
@@ -120,8 +134,12 @@ def _exchange(draft: Draft, i: int, host: int, rank: int) -> list[Instruction]:
     ]
 
 
-def _told(me: int, owners: Owners) -> list[Instruction]:
-    """A worker's weight to every server but itself."""
+def _told(draft: Draft, me: int, owners: Owners) -> list[Instruction]:
+    """A worker's weight to every server but itself, or to all workers, if these make means of their sums."""
+    if draft.weight is None:
+        return []
+    if means_of(draft):
+        return [Instruction("AW", Collective(Kind.ALL_REDUCE, WEIGHT, (draft.workers,)), "weigh", (After("PW"),))]
     return [
         Instruction(f"SW{host}", Send(WEIGHT, (host,), f"{WEIGHT}.up"), f"push{host}", (After("PW"),))
         for host in sorted({*owners} - {me})
@@ -138,8 +156,8 @@ def _serving(draft: Draft, host: int, owners: Owners) -> list[Instruction]:
     mine = [i for i, owner in enumerate(owners) if owner == host]
     peers = [worker for worker in draft.workers if worker != host]
     body: list[Instruction] = []
-    if draft.weight and mine:
-        left = [After(one.name) for one in _told(host, owners)] if host in draft.workers else []
+    if draft.weight and mine and not means_of(draft):
+        left = [After(one.name) for one in _told(draft, host, owners)] if host in draft.workers else []
         body += _combined(draft, host, "W", WEIGHT, left)
     for n, i in enumerate(mine):
         bucket = draft.buckets[i].name
@@ -149,7 +167,7 @@ def _serving(draft: Draft, host: int, owners: Owners) -> list[Instruction]:
             body += draft.factored[i].gathered(host, "from", "serve", f"C{i}")
         else:
             body += _combined(draft, host, str(i), bucket, [], asked)
-        body += scaled(draft, i, "serve", (After(f"C{i}"), After("CW")))
+        body += [] if means_of(draft) else scaled(draft, i, "serve", (After(f"C{i}"), After("CW")))
         body += _clipped(draft, mine, owners) if i == mine[-1] else []
         body += _answered(draft, host, i, peers)
     return sorted(body, key=lambda one: isinstance(one.act, Update)) if draft.graph.clip_norm else body

@@ -92,6 +92,7 @@ class _Writer:
         self.segments: dict[str, Segment] = {}
         self.body: list[Instruction] = []
         self.packed: dict[str, str] = {}
+        self.means: set[str] = set()  # buckets that are means before they are encoded
         self.runs, self.peers = cache(pipe.runs), cache(partial(pipe.peers, replicas))
 
     def role(self) -> Role:
@@ -179,19 +180,24 @@ class _Writer:
         bound = self.pipe.graph.clip_norm
         if bound:
             for bucket, _ in mine:
-                self._scale(bucket, ready)
+                ready[bucket.name] = self._scale(bucket, ready[bucket.name])
             shares = norm_shares({bucket.name: how.group for bucket, how in mine}, self._column())
             waits = tuple(After(one) for one in dict.fromkeys(ready.values()))
             self.body += bounded(bound, shares, self.pipe.columns, waits, lane="compute", wire="wire")
         for bucket, _ in mine:
             if not bound:
-                self._scale(bucket, ready)
+                ready[bucket.name] = self._scale(bucket, ready[bucket.name])
             self._add(f"U{bucket.name[1:]}", Update(bucket.name), "compute", ready[bucket.name])
 
     def _sum(self, bucket: Bucket, how: Summing, pack: str) -> str:
         """The name of that after which the sum of a bucket is there; what encodes it follows its last Pack."""
-        made = summed(how, bucket.name[1:], bucket, "wire", pack)
         place = next(n for n, one in enumerate(self.body) if one.name == pack) + 1
+        if how.wire.codecs and WEIGHT in self.packed:
+            pack = self._scale(bucket, pack)
+            self.means.add(bucket.name)
+            self.body.insert(place, self.body.pop())
+            place += 1
+        made = summed(how, bucket.name[1:], bucket, "wire", pack)
         self.body[place:place] = made.first
         self.body += made.then
         return made.last
@@ -199,8 +205,10 @@ class _Writer:
     def _column(self) -> Ranks:
         return next(ranks for ranks in self.pipe.columns if self.replicas.ranks[0] in ranks)
 
-    def _scale(self, bucket: Bucket, ready: dict[str, str]) -> None:
-        """The sum over samples made a mean, where the loss is a sum with a weight."""
-        if WEIGHT in self.packed:
-            act = Scale(bucket.name, space=Space.GRADIENT, by=WEIGHT)
-            ready[bucket.name] = self._add(f"W{bucket.name[1:]}", act, "compute", ready[bucket.name], "AW")
+    def _scale(self, bucket: Bucket, ready: str) -> str:
+        """The name of that after which a sum over samples that is `ready` is a mean, where the loss is a sum with a
+        weight."""
+        if WEIGHT not in self.packed or bucket.name in self.means:
+            return ready
+        act = Scale(bucket.name, space=Space.GRADIENT, by=WEIGHT)
+        return self._add(f"W{bucket.name[1:]}", act, "compute", ready, "AW")

@@ -55,8 +55,16 @@ class Lossy:
         self, program: Program, step: int, contributions: Mapping[int, Named], weight: float = 1.0,
         apart: Mapping[str, Mapping[int, Sequence[Named]]] = NOBODY,
     ) -> dict[str, torch.Tensor]:  # fmt: skip
-        """Parameter -> the gradient that all workers apply, from the contribution of each, divided by `weight`.
-        `apart` has the buckets to which other ranks contribute, or some ranks several times a step."""
+        """Parameter -> the gradient that all workers apply, from the contribution of each, divided by `weight`: before
+        it is encoded, or, where owners have parts of it, after their sum. `apart` has the buckets to which other ranks
+        contribute, or some ranks several times a step."""
+        if not any(bucket.shares for bucket in program.trained):
+            contributions = {worker: _over(named, weight) for worker, named in contributions.items()}
+            apart = {
+                bucket: {rank: [_over(named, weight) for named in mine] for rank, mine in brought.items()}
+                for bucket, brought in apart.items()
+            }
+            weight = 1.0
         contributions = {
             worker: _bounded(program, named, len(contributions)) for worker, named in contributions.items()
         }
@@ -230,6 +238,10 @@ class Lossy:
         settings = settings_of(codec)
         key = coding_key(self.seed, step, workers[place], f"{drawn_for(act.bucket, name)}/{part}")
         return decoded(codec.name, encoded(codec.name, value, settings, key), value, settings)
+
+
+def _over(named: Named, weight: float) -> Named:
+    return {name: gradient / weight for name, gradient in named.items()}
 
 
 def _flat(bucket: Bucket, named: Named) -> torch.Tensor:

@@ -280,7 +280,7 @@ def _lossily(own: Reference, program: Program, step: int, codecs: Lossy) -> list
     shares, turns = shares_of(program), turns_of(program)
     workers = sorted({share.rank for share in shares})
     each = {w: gradient(w, tuple(sorted((s.start, s.count) for s in shares if s.rank == w))) for w in workers}
-    weight = sum(part for _, part in each.values()) if own.weighted else 1.0
+    weight = sum(part for _, part in each.values()) or 1.0 if own.weighted else 1.0
     contributions = {worker: named for worker, (named, _) in each.items()}
     several = program.stages or any(len(mine) > 1 for by_rank in turns.values() for mine in by_rank.values())
     coded = codecs.coded(program) if several else ()

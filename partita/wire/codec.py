@@ -37,6 +37,7 @@ class Spec:
     bound     the setting by which each worker's own gradient is bounded first
     ahead     the task's momentum is applied before it
     fresh     it looks at what of the numbers is new as well
+    absolute  it compares numbers with one of its settings, so that it matters in which unit they are
     passes    how often encoding and decoding go over the numbers in memory, for want of a measurement
     """
 
@@ -51,6 +52,7 @@ class Spec:
     bound: str = ""
     ahead: bool = False
     fresh: bool = False
+    absolute: bool = False
     counts: Callable[[Shapes, Settings], tuple[int, ...]] | None = None
     passes: tuple[float, float] = (2.0, 1.5)
 
@@ -108,6 +110,7 @@ OURS: Final[dict[str, Spec]] = {
         lambda n, item, s: -(-n // 4) + ceil(s["density"] * n),
         (("bound", 2.0**-10), ("density", 0.5)),
         varies=True,
+        absolute=True,
         passes=(4.0, 4.0),
     ),
     "onebit": Spec("QU-05", _signs, (("group", 2048.0),), feedback=True, passes=(3.0, 1.1)),
@@ -117,6 +120,7 @@ OURS: Final[dict[str, Spec]] = {
         lambda n, item, s: 4 * ceil(s["density"] * n),
         (("threshold", 0.01), ("density", 0.01)),
         varies=True,
+        absolute=True,
         feedback=True,
         sparse=True,
         passes=(1.5, 1.0),

@@ -10,7 +10,7 @@ from partita.errors import OptionError
 from partita.plan.wire import PLACES
 
 SUMMED: Final = ("float16", "bfloat16", "float32", "float64")  # dtypes in which messages of a plugin's codec are summed
-YES_OR_NO: Final = ("varies", "feedback", "sparse", "ahead", "fresh")
+YES_OR_NO: Final = ("varies", "feedback", "sparse", "ahead", "fresh", "absolute")
 
 
 def pair_offered(name: str, pair: Any) -> tuple[Callable[..., Any], Callable[..., Any]]:

@@ -145,7 +145,8 @@ def test_a_lossy_plan_equals_its_replay(plan: str) -> None:
     ],
 )  # fmt: skip
 def test_a_weighted_loss_equals_its_replay(plan: str, size: int) -> None:
-    """Sums are put through the codec, and divided by the weight of all; a bound on the norm is of what came out."""
+    """Means are put through the codec, or sums, where owners have parts of them; a bound on the norm is of what came
+    out."""
     assert replayed(padded(clip_norm=0.1), plan, size) <= TOLERANCE
 
 

@@ -44,7 +44,7 @@ def test_a_plan_equals_its_replay(plan: str) -> None:
     "ps_sync(codec=onebit(where=server))", pytest.param("ps_sync(codec=onebit)", marks=pytest.mark.slow),
 ])  # fmt: skip
 def test_a_weighted_loss_equals_its_replay(plan: str) -> None:
-    """The server divides by the weight of all before it answers."""
+    """All workers make means of their sums before they encode them."""
     machines = cluster_of(4)
     found = checked(padded(), lambda graph: call(plan, graph, machines), machines, steps=4)
     assert found["max_difference"] <= TOLERANCE

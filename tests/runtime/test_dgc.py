@@ -22,7 +22,6 @@ from partita.runs.assembly import train_in_process
 from partita.task import Task
 from partita.wire.codec import coded_size
 from tests.captures import capture
-from tests.runtime.padded import padded
 from tests.small import cluster_of, perceptron
 
 STEPS = 6
@@ -187,11 +186,3 @@ def test_the_ramp_thins_out() -> None:
     assert [stretch.program.slots for stretch in stretches] == [1, 2, 2, 2, 2, 2]
     with pytest.raises(InputError, match="ratio"):
         call("ddp(codec=q8,ramp=5)", graph, machines)
-
-
-def test_where_momentum_cannot_go_ahead() -> None:
-    """A loss that is a sum is divided by weights that differ from step to step."""
-    task = replace(padded(), optimizer=with_momentum(0.9).optimizer)
-    graph, machines = capture(task), cluster_of(3)
-    with pytest.raises(InputError, match="sum with a weight"):
-        lower(graph, call("ddp(codec=dgc)", graph, machines), machines)

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
+from math import ceil, inf
 
 import pytest
 import torch
 from torch.utils.data import default_collate
 
-from partita.errors import RunError
+from partita.errors import LoweringError, RunError
+from partita.lowering.lower import lower
 from partita.oracles.check import TOLERANCE, checked
+from partita.oracles.reference import fresh
 from partita.program.instruction import Pack, Scale
 from partita.program.program import WEIGHT
 from partita.recipes.catalogue import call
 from partita.runs.assembly import train_in_process
+from partita.task import Task
 from tests.captures import capture
 from tests.programs import program_by
 from tests.runtime.padded import Sentences, mean, padded
@@ -114,6 +119,54 @@ def test_the_weight_is_agreed_on_while_backward_goes_on() -> None:
     assert names.index("PW") < names.index("B0")
     assert [i.name for i in role.on("wire")][:2] == ["AW", "A0"]
     assert {a.name for a in role.on_name["W0"].after} == {"A0", "AW"}
+
+
+def largest_of_means(task: Task, momentum: float, bound: float) -> dict[str, torch.Tensor]:
+    """Three workers, of whom each sends the tenth that is largest of its part of the mean gradient and of what it has
+    not sent: bounded, with momentum, and both forgotten where it was sent (SP-02, SP-03)."""
+    one = fresh(task, seed=0, precision="fp64")
+    weights = list(one.model.parameters())
+    sizes = [w.numel() for w in weights]
+    held, velocity = (torch.zeros(3, sum(sizes), dtype=torch.float64) for _ in range(2))
+    for step in range(4):
+        sums = [one.sums(step, [(4 * worker, 4)], 12) for worker in range(3)]
+        total = torch.zeros(sum(sizes), dtype=torch.float64)
+        for worker, (found, _) in enumerate(sums):
+            part = torch.cat([g.reshape(-1) for g in found]) / sum(weight for _, weight in sums)
+            part *= min(1.0, bound / 3**0.5 / (float(part.norm()) + 1e-6))
+            velocity[worker] = momentum * velocity[worker] + part
+            held[worker] += velocity[worker]
+            largest = held[worker].abs().topk(ceil(sum(sizes) / 10)).indices
+            total[largest] += held[worker][largest]
+            held[worker][largest] = velocity[worker][largest] = 0
+        for w, g in zip(weights, total.split(sizes), strict=True):
+            w.data -= 0.1 * g.view(w.shape)
+    return dict(one.model.named_parameters())
+
+
+@pytest.mark.parametrize(
+    ("plan", "momentum", "bound"),
+    [
+        ("ddp(codec=topk(ratio=0.1))", 0.0, inf), ("ddp(codec=dgc(ratio=0.1,clip=0.5))", 0.0, 0.5),
+        ("ddp(codec=dgc(ratio=0.1,clip=0.5))", 0.9, 0.5), ("ps_sync(own=false,codec=topk(ratio=0.1))", 0.0, inf),
+    ],
+)  # fmt: skip
+def test_what_is_encoded_is_a_mean(plan: str, momentum: float, bound: float) -> None:
+    """SP-02, SP-03: minibatches of unequal weight, of which a codec holds something back, add up as means do."""
+    task, machines = replace(padded(), optimizer=partial(torch.optim.SGD, lr=0.1, momentum=momentum)), cluster_of(3)
+    graph = capture(task, precision="fp64")
+    states, _ = train_in_process(task, graph, call(plan, graph, machines), machines, 4, precision="fp64")
+    theirs = largest_of_means(task, momentum, bound)
+    assert max(float((states[0].leaves[name] - w).detach().abs().max()) for name, w in theirs.items()) <= 1e-12
+
+
+def test_a_codecs_memory_of_sums_is_refused() -> None:
+    """Parts of a sum may go to their owners before the weight is known."""
+    graph, machines = capture(padded()), cluster_of(3)
+    for codec in ("topk", "threshold(threshold=0.1,feedback=false)"):
+        with pytest.raises(LoweringError, match="where the loss is a sum with a weight, with sharded state"):
+            lower(graph, call(f"zero2(codec={codec})", graph, machines), machines)
+    assert lower(graph, call("zero2(codec=q8)", graph, machines), machines)
 
 
 @pytest.mark.parametrize("plan", ["single", "ddp"])
