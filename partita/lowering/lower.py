@@ -26,6 +26,7 @@ from partita.lowering.half_sums import half_sums
 from partita.lowering.local_updates import corrections_gap, local_gaps, local_updates, steps_alone
 from partita.lowering.ordering import ordered, ordering_gaps
 from partita.lowering.owners import check_servers
+from partita.lowering.phases import check_phases
 from partita.lowering.precision import check_captured, in_precision, mastered, precision_gaps
 from partita.lowering.recomputation import with_again
 from partita.lowering.samples import Draft, draft, with_factors
@@ -69,7 +70,8 @@ def lower(graph: Graph, plan: Plan, cluster: Cluster, *, clocked: bool = False) 
     """
     check(plan, graph, cluster)
     phases = [(phase.steps, phase.plan) for phase in plan.before] + [(0, plan)]
-    programs = (lower_phase(graph, part, cluster, clocked=clocked and part is plan) for _, part in phases)
+    programs = [lower_phase(graph, part, cluster, clocked=clocked and part is plan) for _, part in phases]
+    check_phases(graph, [(part, program) for (_, part), program in zip(phases, programs, strict=True)])
     return tuple(
         LoweredPhase(steps, program, part, _at_end(graph, part))
         for (steps, part), program in zip(phases, programs, strict=True)
@@ -139,10 +141,11 @@ def _at_end(graph: Graph, plan: Plan) -> Program | None:
 
 
 def check_lowered(graph: Graph, plan: Plan, cluster: Cluster) -> None:
-    """Raises, without lowering it, what `lower` raises for a plan and the phases before it."""
+    """Raises, without lowering it if it has one phase, what `lower` raises for a plan."""
     check(plan, graph, cluster)
-    for one in (*(phase.plan for phase in plan.before), plan):
-        refuse(graph, one)
+    refuse(graph, plan)
+    if plan.before:
+        lower(graph, plan, cluster)
 
 
 def refuse(graph: Graph, plan: Plan) -> None:
