@@ -17,12 +17,11 @@ from partita.checkpoints.restore import Checkpoint
 from partita.checkpoints.saving import save_shards
 from partita.checkpoints.settings import settings_of
 from partita.cluster.cluster import Cluster
-from partita.errors import TaskError
 from partita.graph.batch import substitute
 from partita.graph.graph import Graph
 from partita.graph.operator import Ref
 from partita.plan.plan import Plan
-from partita.program.program import Program, Role
+from partita.program.program import MASS, Program, Role
 from partita.runs.losses import loss_rows, losses_of, totals
 from partita.runtime.device import CPU, clock_of
 from partita.runtime.feed import Feed, floats_of
@@ -120,7 +119,10 @@ def train_in_process(
         if not settle and leg is parts[-1] and not leg.program.steps:
             break
         program, rendezvous = leg.program, Rendezvous()
-        states = {r: carry_over(graph, program, r, task, start, states.get(r), device) for r in range(program.size)}
+        anew = i > 0 and leg.plan != parts[i - 1].plan
+        states = {
+            r: carry_over(graph, program, r, task, start, states.get(r), device, anew=anew) for r in range(program.size)
+        }
         code = {role.name: compiled(graph, program, role, device) for role in program.roles}
         flying = saved.flying(program) if saved else 0
         ranks = [
@@ -158,34 +160,32 @@ def _keep(
 
 
 def carry_over(
-    graph: Graph, program: Program, rank: int, task: Task, values: Values, before: State | None, device: str
-) -> State:
-    """The rank's state for its next Program: fresh, or the one before with the gradient copies that this one needs.
-    Raises TaskError if the two cut the parameters differently, or keep them in another precision."""
+    graph: Graph, program: Program, rank: int, task: Task, values: Values, before: State | None, device: str, *,
+    anew: bool = False,
+) -> State:  # fmt: skip
+    """The rank's state for its next Program, which cuts the parameters in the same way: fresh, or the one before with
+    the gradient copies that this one needs. Where a phase begins `anew`, so does what an agreement between replicas
+    keeps: a centre, what an outer optimizer has, the weight of a sum."""
     role = program.role_of[rank]
     now = {} if before is None else {name: leaf for name, leaf in before.leaves.items() if is_allocated(leaf)}
     fresh = make_state(graph, program, role, task, {**values, **now}, device, rank)
     if before is None:
         return fresh
-    if before.layout != fresh.layout or before.master.keys() != fresh.master.keys():
-        raise TaskError(
-            f"{program.name}: the phases of this plan cut the parameters differently, or keep them in another "
-            "precision; give them the same buckets and precision"
-        )
+    anew = anew and program.semantics == "consensus"
     found = replace(
         fresh,
         optimizer=before.optimizer,
         units=dict(before.units),
         schedule=before.schedule,
         leaves=before.leaves,
-        parameter=fresh.parameter | before.parameter,
+        parameter=fresh.parameter | {name: own for name, own in before.parameter.items() if not anew or name != MASS},
         views=before.views,
-        kept=fresh.kept | before.kept,
-        outbox=fresh.outbox | before.outbox,
+        kept=fresh.kept if anew else fresh.kept | before.kept,
+        outbox=fresh.outbox if anew else fresh.outbox | before.outbox,
         ledger=before.ledger,
         squares=before.squares,
         clocks=before.clocks,
-        owned=before.owned,
+        owned={name: replace(own, gradient=fresh.owned[name].gradient) for name, own in before.owned.items()},
         master=before.master,
         scaler=before.scaler,
     )

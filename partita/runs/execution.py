@@ -127,16 +127,17 @@ class Execution:
             for i, leg in enumerate(parts):
                 if entry.leg <= i and session.rank < leg.program.size and not self.stopped:
                     at = entry.round if entry.leg == i else 0
-                    if leg.plan != phase:
+                    if anew := leg.plan != phase:
                         phase, self.before = leg.plan, (self._sent(), leg.step + at * leg.program.steps)
-                    self._carry_out(leg, i, at, last=not any(later.whole for later in parts[i + 1 :]))
+                    self._carry_out(leg, i, at, anew=anew, last=not any(later.whole for later in parts[i + 1 :]))
 
-    def _carry_out(self, leg: Leg, number: int, at: int, last: bool) -> None:
-        """Carry out the `number`-th leg. A rank that comes back enters it at round `at`."""
+    def _carry_out(self, leg: Leg, number: int, at: int, *, anew: bool, last: bool) -> None:
+        """Carry out the `number`-th leg, with which a phase may begin `anew`. A rank that comes back enters it at round
+        `at`."""
         saved, self.saved = self.saved, None
         flying = saved.flying(leg.program) if saved else 0
         first = leg.step - flying * leg.program.steps
-        rank = self.session.rank_for(leg.program, self.state, first, self.job.keyed, saved)
+        rank = self.session.rank_for(leg.program, self.state, first, self.job.keyed, saved, anew=anew)
         rank.brake, self.state = self.brake, rank.state
         if saved and rank.rank == 0:
             self.earlier = losses_of(saved)

@@ -174,15 +174,15 @@ class Session:
 
     def rank_for(
         self, program: Program, state: State | None, step: int, keyed: bool = False, saved: Checkpoint | None = None,
-        values: Values | None = None,
+        values: Values | None = None, *, anew: bool = False,
     ) -> Rank:  # fmt: skip
         """This process's Rank, whose round 0 is step `step`. Its state is `state`, that of a checkpoint, or a new
-        one."""
+        one; `anew` is as in `carry_over`."""
         assert self.transport is not None
         if self.device == CPU and limit() < inf:
             make_room(peak_memory(program, self.graph, self.rank))
         first = self.first(state) if values is None else values
-        made = carry_over(self.graph, program, self.rank, self.task, first, state, self.device)
+        made = carry_over(self.graph, program, self.rank, self.task, first, state, self.device, anew=anew)
         if state is None:
             begin_draws(self.seed, self.rank, step, self.device, self.built)
         rank = make_rank(

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
 from partita.errors import LoweringError
 from partita.graph.graph import Graph
 from partita.lowering.lower import check_lowered, lower
+from partita.oracles.check import checked
 from partita.plan.plan import Phase, Plan
 from partita.recipes.catalogue import call
+from partita.task import Task
 from tests.small import cluster_of, layers
 
 FOUR = cluster_of(4)
@@ -19,6 +22,29 @@ FOUR = cluster_of(4)
 def of(first: str, second: str, graph: Graph, steps: int = 2) -> Plan:
     """The plan of `steps` steps by one recipe before another one."""
     return replace(call(second, graph, FOUR), before=(Phase(steps, call(first, graph, FOUR)),))
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ("ddp", "ps_sync"),
+        ("local_sgd(period=3)", "easgd"),
+        ("diloco(period=2)", "diloco(period=2)"),
+        ("diloco(period=2)", "local_sgd"),
+        ("gossip(direction=push)", "gossip(direction=push)"),
+        ("zero1", "zero1"),
+        ("zero3", "zero3"),
+        ("one_f_one_b(stages=2,data=2,shard=optimizer)", "gpipe(stages=2,data=2,shard=optimizer)"),
+    ],
+)
+def test_a_phase_begins_with_what_the_one_before_leaves(first: str, second: str, task: Task) -> None:
+    assert checked(task, partial(of, first, second), FOUR, steps=5)["equal"]
+
+
+def test_a_ramp_goes_on_where_state_is_divided(task: Task) -> None:
+    """Each phase's owners step with its own gradients."""
+    text = "ddp(codec=topk(ratio=0.1),ramp=1,shard=optimizer)"
+    assert checked(task, lambda graph: call(text, graph, FOUR), FOUR, steps=4)["equal"]
 
 
 @pytest.mark.parametrize(
