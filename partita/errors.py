@@ -96,6 +96,10 @@ class RunStopped(RunError):
         self.exit_code = 128 + number
 
 
+class Ended(SystemExit):
+    """A signal that was to end this process; `code` is its exit code. Nobody's code has left by itself."""
+
+
 def reported(error: BaseException) -> dict[str, Any]:
     """An error as plain data, as a worker tells it to its launcher; `logged`: it is no sentence for users."""
     if isinstance(error, PartitaError):
@@ -120,7 +124,7 @@ def users_code(what: str, advice: str, kind: type[PartitaError]) -> Iterator[Non
     """A context in which an exception of `what`, which a user wrote, becomes one of `kind` with the advice."""
     try:
         yield
-    except PartitaError:
+    except (PartitaError, Ended):
         raise
     except (Exception, SystemExit) as error:
         raise kind(f"{what} failed ({first_line(error)}); {advice}; PARTITA_TRACEBACK=1 shows where") from error

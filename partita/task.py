@@ -13,7 +13,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final
 
-from partita.errors import PartitaError, TaskError, first_line, users_code
+from partita.errors import Ended, PartitaError, TaskError, first_line, users_code
 
 if TYPE_CHECKING:
     import torch
@@ -210,7 +210,7 @@ def _module(place: str) -> ModuleType:
         raise TaskError(f"there is no file {place}; give file.py:function with the path of an existing file")
     try:
         return module_of(path) if place.endswith(".py") else importlib.import_module(place)
-    except PartitaError:
+    except (PartitaError, Ended):
         raise
     except ModuleNotFoundError as error:
         if place.endswith(".py"):

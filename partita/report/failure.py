@@ -11,14 +11,14 @@ from typing import Any, Final
 
 import typer
 
-from partita.errors import PartitaError
+from partita.errors import Ended, PartitaError
 from partita.report.answer import Answer
 from partita.runtime.brake import stopping
 
 # The base of typer's usage errors; which module holds it differs between versions of typer.
 UsageError: Final[Any] = typer.BadParameter.__mro__[2]
 INTERRUPTED: Final = 130
-ENDED: Final = {128 + signal.SIGTERM: "terminated", 128 + signal.SIGHUP: "hung up"}  # exit code: in a word
+WORDS: Final = {128 + signal.SIGTERM: "terminated", 128 + signal.SIGHUP: "hung up"}  # exit code: in a word
 
 
 def attempt(command: Callable[[], Answer | int | None], words: Sequence[str] = ()) -> Answer:
@@ -32,16 +32,18 @@ def attempt(command: Callable[[], Answer | int | None], words: Sequence[str] = (
     except UsageError as error:
         context, sentence = getattr(error, "ctx", None), _misused(error, words)
         return Answer(code=2, error=f"{sentence}; see {context.command_path if context else 'partita'} --help")
+    except Ended as ended:
+        return _told(ended)
     except SystemExit as stop:
-        return _left(stop)
-    except KeyboardInterrupt:
-        return Answer(code=INTERRUPTED, error="interrupted")
+        return Answer(code=3, error=f"something that was called left with exit code {stop.code!r} before it was done")
+    except KeyboardInterrupt as interrupt:
+        return _told(interrupt)
     except PartitaError as error:
         _show_traceback()
         return Answer(code=error.exit_code, error=str(error))
     except Exception as error:
-        if _interrupted(error):
-            return Answer(code=INTERRUPTED, error="interrupted")
+        if signalled := _signal_behind(error):
+            return _told(signalled)
         what = " ".join(f"{type(error).__name__}: {error}".split())
         hint = "" if _show_traceback() else "; rerun with PARTITA_TRACEBACK=1 to see where"
         return Answer(code=3, error=f"this should not have happened ({what}){hint}")
@@ -61,17 +63,17 @@ def _misused(error: Any, words: Sequence[str]) -> str:
     return sentence
 
 
-def _interrupted(error: BaseException | None) -> bool:
-    """Whether Ctrl-C is behind an error: a module that is being loaded then turns it into an error of its own."""
-    while error is not None and not isinstance(error, KeyboardInterrupt):
+def _signal_behind(error: BaseException | None) -> KeyboardInterrupt | Ended | None:
+    """The signal behind an error, if there is one: a module that is being loaded turns it into an error of its own."""
+    while error is not None and not isinstance(error, KeyboardInterrupt | Ended):
         error = error.__cause__ or error.__context__
-    return error is not None
+    return error
 
 
-def _left(stop: SystemExit) -> Answer:
-    if isinstance(stop.code, int) and stop.code in ENDED:
-        return Answer(code=stop.code, error=ENDED[stop.code])
-    return Answer(code=3, error=f"something that was called left with exit code {stop.code!r} before it was done")
+def _told(signalled: KeyboardInterrupt | Ended) -> Answer:
+    code = signalled.code if isinstance(signalled, Ended) else INTERRUPTED
+    assert isinstance(code, int)
+    return Answer(code=code, error=WORDS.get(code, "interrupted"))
 
 
 def _show_traceback() -> bool:
@@ -83,12 +85,12 @@ def _show_traceback() -> bool:
 
 @contextmanager
 def terminable() -> Iterator[None]:
-    """Let SIGTERM raise SystemExit(143), and SIGHUP 129 unless it is ignored, so that whatever must clean up does."""
+    """Let SIGTERM raise Ended(143), and SIGHUP 129 unless it is ignored, so that whatever must clean up does."""
 
     def stop(number: int, frame: Any) -> None:
         if number == signal.SIGHUP:  # which the shell sends, and the kernel once more
             signal.signal(number, signal.SIG_IGN)
-        raise SystemExit(128 + number)
+        raise Ended(128 + number)
 
     before = {number: signal.signal(number, stop) for number in stopping() if number != signal.SIGINT}
     try:

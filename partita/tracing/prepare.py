@@ -7,7 +7,6 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import is_dataclass
 from itertools import chain
-from signal import SIGHUP, SIGTERM
 from typing import Any, Final
 
 import numpy as np
@@ -23,7 +22,7 @@ from torch.utils._pytree import (
 )  # fmt: skip
 from torch.utils.data import default_collate
 
-from partita.errors import TaskError, first_line
+from partita.errors import Ended, TaskError, first_line
 from partita.graph.graph import TANGENT
 from partita.graph.tensor import DTYPE_OF
 from partita.task import Task
@@ -31,7 +30,6 @@ from partita.tracing.leaves import changed
 
 Tensors = Mapping[str, torch.Tensor]
 TAKEN: Final = re.compile(rf"{TANGENT}|(input|constant)\.\d+")  # names of a graph's own values
-ENDED: Final = (128 + SIGTERM, 128 + SIGHUP)  # of a process that was told to end; no model asks for these
 DTYPES: Final[dict[str, torch.dtype]] = {precision: getattr(torch, name) for precision, name in DTYPE_OF.items()}
 
 
@@ -51,9 +49,9 @@ def checked_model(task: Task) -> nn.Module:
     overrides `train`. Raises TaskError for what cannot be trained."""
     try:
         model = task.model()
+    except Ended:
+        raise
     except SystemExit as stop:
-        if stop.code in ENDED:
-            raise
         raise TaskError(
             f"Task.model of {task.name!r} left with exit code {stop.code!r} before it was done; make task.model() "
             "return a module"

@@ -27,7 +27,7 @@ from threading import RLock
 from types import ModuleType
 from typing import Any, Final, Generic, TypeVar
 
-from partita.errors import OptionError, first_line
+from partita.errors import Ended, OptionError, first_line
 from partita.task import module_of
 
 VARIABLE: Final = "PARTITA_PLUGINS"
@@ -133,6 +133,8 @@ def _named() -> tuple[tuple[str, str], ...]:
 def _loaded(name: str, value: str) -> ModuleType | str:
     try:
         return module_of(Path(value).resolve()) if value.endswith(".py") else importlib.import_module(value)
+    except Ended:
+        raise
     except (Exception, SystemExit) as error:
         what = name if name.strip() == value else f"{name} ({value})"
         mend = f"{VARIABLE} takes files and modules between commas" if name.strip() == value else "mend or uninstall it"

@@ -17,7 +17,7 @@ from partita.__main__ import main
 from partita.cluster.cluster import Cluster
 from partita.cluster.text import load_cluster
 from partita.cluster.writing import write_cluster
-from partita.errors import OptionError, PlanError, RunError, RunHung
+from partita.errors import Ended, OptionError, PlanError, RunError, RunHung
 from partita.graph.text import write_graph
 from partita.plan.text import read_plan
 from partita.recipes.reading import split_plans
@@ -72,7 +72,10 @@ ENDS = [
     (RunError("rank 1 failed"), 3, "rank 1 failed"),
     (RunHung("nothing moved"), 4, "nothing moved"),
     (KeyboardInterrupt(), 130, "interrupted"),
-    (SystemExit(143), 143, "terminated"),
+    (Ended(143), 143, "terminated"),
+    (Ended(129), 129, "hung up"),
+    (caused(RuntimeError("error calling __set_name__"), Ended(143)), 143, "terminated"),
+    (SystemExit(143), 3, "something that was called left with exit code 143 before it was done"),
     (caused(ImportError("initialization failed"), KeyboardInterrupt()), 130, "interrupted"),
     (SystemExit(0), 3, "something that was called left with exit code 0 before it was done"),
     (ValueError("x\ny"), 3, "this should not have happened (ValueError: x y); "
@@ -133,6 +136,24 @@ def test_a_signal_lets_what_runs_clean_up(say: Say, monkeypatch: pytest.MonkeyPa
         assert signal.getsignal(number) is signal.SIG_DFL
     finally:
         signal.signal(number, before)
+
+
+ENDED_HERE = {
+    "loaded": "import signal\nsignal.raise_signal({})",
+    "called": "import signal\ndef task():\n    signal.raise_signal({})",
+    "built": "import signal\nfrom dataclasses import replace\nfrom tests.small import perceptron\n"
+             "def task():\n    return replace(perceptron(), model=lambda: signal.raise_signal({}))",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("text", ENDED_HERE.values(), ids=ENDED_HERE)
+@pytest.mark.parametrize(("number", "word"), [(signal.SIGTERM, "terminated"), (signal.SIGHUP, "hung up")])
+def test_a_signal_in_a_users_code_is_no_fault_of_that_code(
+    say: Say, tmp_path: Path, text: str, number: int, word: str
+) -> None:
+    (tmp_path / "task.py").write_text(text.format(int(number)))
+    code, _, said = say("capture", f"{tmp_path / 'task.py'}:task")
+    assert (code, said.splitlines()[-1]) == (128 + number, f"partita: {word}")
 
 
 def test_what_is_started_under_nohup_does_not_hear_that_the_terminal_is_gone(
