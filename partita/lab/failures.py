@@ -16,6 +16,7 @@ from partita.lab.links import Links
 from partita.lab.worker import Worker
 from partita.program.program import Program
 from partita.program.stall import LanePosition, RankPosition, stall_of
+from partita.runtime.brake import STOPPING
 from partita.units import Seconds, show_bytes
 
 NO_REPORT: Final[Seconds] = 5.0
@@ -43,13 +44,16 @@ def death_of(lab: Lab, worker: Worker) -> WorkerFailure:
     how, who = f"ended with exit code {code}", "; something that it called left, look for exit in the task's code"
     if code == 0:
         how = "left without an answer, exit code 0"
-    elif code < 0:
-        how, who = f"was killed by {_signal(-code)}", ""
+    elif code - 128 in STOPPING or code < 0:  # a rank of a run that can be stopped leaves with such a code
+        number = -code if code < 0 else code - 128
+        how, who = f"was {'ended' if number in STOPPING else 'killed'} by {_signal(number)}", ""
         if lab.killed_for_memory(worker.rank):
             limit, peak = lab.cluster.devices[worker.rank].memory, lab.memory_peak(worker.rank)
             how += f", out of memory (limit {show_bytes(limit)}, peak {show_bytes(peak)})"
-        elif -code == signal.SIGKILL:
+        elif number == signal.SIGKILL:
             who = "; another process did, or the kernel where memory ran out (dmesg tells)"
+        elif number in STOPPING:
+            who = "; send it to partita itself, which stops all ranks, at a checkpoint if there is --out"
     sentence = f"rank {worker.rank} {how}{_after(worker)}{who}"
     error = RunError(sentence, rank=worker.rank, step=worker.step, log=worker.tail())
     return WorkerFailure(error, time.monotonic(), True)

@@ -18,6 +18,11 @@ DEATHS = {
     -signal.SIGSEGV: "rank 1 was killed by SIGSEGV after step 3",
     -signal.SIGKILL: "rank 1 was killed by SIGKILL after step 3; another process did, or the kernel where memory ran "
     "out (dmesg tells)",
+    **dict.fromkeys(
+        (-signal.SIGTERM, 128 + signal.SIGTERM),
+        "rank 1 was ended by SIGTERM after step 3; send it to partita itself, which stops all ranks, at a "
+        "checkpoint if there is --out",
+    ),
 }
 
 
