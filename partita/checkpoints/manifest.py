@@ -123,10 +123,12 @@ def write_manifest(directory: Path, manifest: Manifest) -> None:
 
 
 def read_manifest(directory: Path) -> Manifest:
-    """The manifest of a checkpoint. Raises DamagedCheckpoint if its digest does not match, InputError if it is no
-    manifest of ours."""
+    """The manifest of a checkpoint. Raises DamagedCheckpoint if it is no file or its digest does not match, InputError
+    if it is no manifest of ours."""
     path = directory / NAME
     _plain_file(path)
+    if not path.is_file():  # a pipe would be waited for
+        raise DamagedCheckpoint(f"{path} is no file")
     try:
         raw = path.read_bytes()
         body = json.loads(raw)

@@ -180,6 +180,15 @@ def test_symbolic_links_are_refused(run: Path, tmp_path: Path, what: str) -> Non
         heard_from(run)
 
 
+def test_a_manifest_that_is_no_file_is_damaged(run: Path) -> None:
+    path = run / "checkpoints" / "step-6" / "manifest.json"
+    path.unlink()
+    path.mkdir()
+    step, said = heard_from(run)
+    assert step == 4
+    assert f"{path} is no file; going back to the checkpoint before step-6" in said
+
+
 def start(
     keep: SavePolicy, graph: Graph, plan: Plan, *, resume: bool, seed: int = 0, steps: int = 9
 ) -> tuple[object, str]:
