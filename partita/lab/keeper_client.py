@@ -74,20 +74,24 @@ class KeeperClient:
             self.process.stdin.write(json.dumps(request) + "\n")
             self.process.stdin.flush()
         except (BrokenPipeError, ValueError):
-            raise self._gone() from None
+            raise self.gone() from None
 
     def _answer(self) -> dict[str, Any]:
         assert self.process.stdout
         line = self.process.stdout.readline()
         if not line:
-            raise self._gone()
+            raise self.gone()
         answer: dict[str, Any] = json.loads(line)
         if "refused" in answer:
             raise NamespacesRefused(answer["refused"])
         return answer
 
-    def _gone(self) -> RunError:
-        return RunError(f"the process that holds lab {self.run} is gone; start the run again")
+    def gone(self) -> RunError:
+        """For a keeper that has ended, with which the links between its namespaces go."""
+        return RunError(
+            f"the process that holds lab {self.run} (process {self.process.pid}) is gone, and its links with it; start "
+            "the run again"
+        )
 
 
 def start_keeper(run: str, record: Path, kind: str, namespaces: int) -> KeeperClient:

@@ -31,6 +31,7 @@ from partita.lab.spares import NOBODY, Spares
 from partita.lab.worker import Worker, start_worker
 from partita.units import Seconds
 
+KEEPER: Final = -1  # among the ranks of whom the group hears
 DEATH_DELAY: Final[Seconds] = 0.5  # of what says so, behind the reports of those who lost a connection by it
 OnEvent = Callable[[int, dict[str, Any]], None]
 
@@ -64,6 +65,7 @@ class WorkerGroup:
             self.logs = logs
             self.lab: Lab = stack.enter_context(open_lab(self.cluster, memory_limits=self.memory_limits))
             self.selector = stack.enter_context(selectors.DefaultSelector())
+            self.selector.register(self.lab.watch(self.lab.keeper.process), selectors.EVENT_READ, KEEPER)
             if not self.listen:
                 self.lab.free_port()
             for rank in range(self.cluster.size):
@@ -126,6 +128,8 @@ class WorkerGroup:
             limit = min(end, moved + stall) if any(worker.stands for worker in self.workers) else end
             heard = moved
             for key, events in self.selector.select(max(0.0, limit - time.monotonic())):
+                if key.data == KEEPER:
+                    raise self.lab.keeper.gone()
                 worker = self.workers[key.data]
                 if events & selectors.EVENT_WRITE:
                     worker.flush()

@@ -100,6 +100,16 @@ def test_a_death_between_requests_is_named(trio: WorkerGroup) -> None:
         trio.ask_all("echo", {}, 20.0)
 
 
+def test_a_lab_whose_keeper_is_killed_is_named_at_once(group: WorkerGroup) -> None:
+    """Its links are gone: workers would wait for each other until --timeout."""
+    group.ask_all("echo", {}, 20.0)
+    group.lab.keeper.process.kill()
+    start = time.monotonic()
+    with pytest.raises(RunError, match=f"the process that holds lab {group.lab.keeper.run} .* is gone"):
+        group.ask_all("die", {"rank": -1}, 20.0)
+    assert time.monotonic() - start < 5.0
+
+
 def test_silence_is_a_hang_and_the_stopped_rank_is_named(trio: WorkerGroup) -> None:
     trio.ask_all("echo", {}, 20.0)
     with pytest.raises(RunHung, match=r"rank 0 after step 1, rank 1 \(stopped by a signal\) after step 1") as caught:
