@@ -6,7 +6,7 @@ If they are not, a backend aborts, hangs, or silently combines what does not bel
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any, Final
 
 import torch
@@ -28,10 +28,11 @@ ADVICE: Final = {
 
 
 def facts_of(graph: Graph, plan: Plan, cluster: Cluster, *, seed: int, steps: int) -> Facts:
-    """What must be equal on all ranks, as plain data."""
+    """What must be equal on all ranks, as plain data. An interface is a machine's own, as is its name."""
+    machines = replace(cluster, interface="")
     return {
         "torch": torch.__version__, "--steps": steps, "--plan": [plan.name, write_plan(plan)],
-        "--cluster": [cluster.name, write_cluster(cluster)], "run": asdict(identity_of(graph, seed, plan.update)),
+        "--cluster": [cluster.name, write_cluster(machines)], "run": asdict(identity_of(graph, seed, plan.update)),
     }  # fmt: skip
 
 

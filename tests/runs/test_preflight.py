@@ -58,6 +58,11 @@ def test_ranks_that_do_the_same_pass() -> None:
     assert differing([facts(), facts(), facts()]) == ""
 
 
+def test_each_machine_has_interfaces_of_its_own() -> None:
+    here, there = (replace(cluster_of(2), interface=name) for name in ("eth0", "enp3s0"))
+    assert differing([facts(machines=here), facts(machines=there)]) == ""
+
+
 RANKED = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29512"}
 MISPLACED = [
     ({"WORLD_SIZE": ""}, "RANK is '0' and WORLD_SIZE is ''; start with torchrun, set both to numbers"),
