@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import json
 import math
 import os
@@ -16,6 +17,7 @@ from partita.errors import PartitaError
 
 SCHEMA: Final = 1
 WIDE: Final = 200  # columns where no terminal says how many it has
+KINDLY: Final = "partita.kindly"  # how letters that an encoding lacks are written
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +73,7 @@ def _complain(sentence: str) -> None:
 
 def open_streams() -> None:
     """Let what is written to a stdout or stderr that is closed go nowhere, so that the numbers 1 and 2 are no other
-    file's; and letters that the terminal's encoding lacks become question marks."""
+    file's; and letters that the terminal's encoding lacks become question marks, whatever the locale."""
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         if getattr(sys, name) is None:
             opened = os.open(os.devnull, os.O_RDWR)
@@ -79,8 +81,18 @@ def open_streams() -> None:
                 os.dup2(opened, number)
                 os.close(opened)
             setattr(sys, name, os.fdopen(number, "r" if not number else "w", closefd=False))
-    if isinstance(sys.stdout, TextIOWrapper) and sys.stdout.errors == "strict":
-        sys.stdout.reconfigure(errors="replace")
+    codecs.register_error(KINDLY, _kindly)
+    if isinstance(sys.stdout, TextIOWrapper) and sys.stdout.errors in ("strict", "surrogateescape"):
+        sys.stdout.reconfigure(errors=KINDLY)
+
+
+def _kindly(error: UnicodeError) -> tuple[str | bytes, int]:
+    """A byte of a file's name that was no letter is that byte again; a letter that cannot be written is a question
+    mark."""
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    letter = ord(error.object[error.start])
+    return bytes([letter - 0xDC00]) if 0xDC80 <= letter <= 0xDCFF else "?", error.start + 1
 
 
 def _print(text: tuple[Any, ...]) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from partita.errors import OptionError
-from partita.report.answer import speaks
+from partita.report.answer import KINDLY, open_streams, speaks
 from partita.report.files import check_folder, check_writable
 
 STREAMS = {
@@ -34,6 +34,23 @@ def test_a_stream_that_takes_nothing_is_no_traceback(words: str) -> None:
     assert (done.returncode, done.stderr[: len(sentence)]) == (code, sentence)
     assert "Traceback" not in done.stderr
     assert "Exception" not in done.stderr
+
+
+@pytest.mark.parametrize("locale", ["LC_ALL=C PYTHONCOERCECLOCALE=0 PYTHONUTF8=0", "PYTHONIOENCODING=ascii"])
+def test_letters_that_the_encoding_lacks_are_question_marks(locale: str) -> None:
+    """A locale of ASCII alone has Python escape bytes of names, and refuse all other letters."""
+    done = subprocess.run(
+        ["bash", "-c", f"{locale} {sys.executable} -m partita cluster show lab-2x2"],
+        capture_output=True, check=False, timeout=60,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert done.stdout.splitlines()[1].startswith(b"?? node0 and 1 more alike")
+
+
+def test_a_name_keeps_the_bytes_that_are_no_letters() -> None:
+    open_streams()
+    assert "\udcff\u2514.toml".encode("ascii", KINDLY) == b"\xff?.toml"
+    assert "\udcff\ud800\u2514".encode("utf-8", KINDLY) == b"\xff?\xe2\x94\x94"
 
 
 @pytest.mark.parametrize(("rank", "first"), [("", True), ("0", True), ("1", False), ("x", True), ("-1", True)])
