@@ -77,14 +77,15 @@ def check_here(cluster: Cluster) -> None:
 
 def _emulate(cluster: Cluster, memory_limits: bool) -> Lab:
     """The first kind of lab that this machine allows."""
-    reason = ""
+    reasons = dict[str, None]()
     for kind in ("namespaces", "user namespaces") if os.geteuid() == 0 else ("user namespaces",):
         try:
             return _namespaces(cluster, kind, memory_limits)
         except NamespacesRefused as refusal:
-            reason = f"{reason}; {refusal}" if reason else str(refusal)
+            reasons[str(refusal)] = None  # both kinds may have the same one
+    why = "; ".join(reasons)
     return _loopback(
-        cluster, f"network namespaces are refused here ({reason}): plain processes on loopback, no bandwidth, no quota"
+        cluster, f"network namespaces are refused here ({why}): plain processes on loopback, no bandwidth, no quota"
     )
 
 

@@ -23,6 +23,8 @@ def train_on(task: Task, asked: Training) -> RunResult:
         with Rehearsal(
             task, graph, asked.cluster, seed=seed, init=asked.init, timeout=asked.timeout, tell=asked.tell
         ) as rehearsal:
+            for sentence in rehearsal.notes:
+                asked.note(sentence)
             result = rehearsal.train(
                 asked.plan, steps=asked.steps, keep=keep, keyed=asked.keyed, resume=path, since=since, note=asked.note
             )
