@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -11,7 +12,7 @@ from typing import Any, Final
 
 import typer
 
-from partita.errors import Ended, PartitaError
+from partita.errors import Ended, InputError, PartitaError
 from partita.report.answer import Answer
 from partita.runtime.brake import stopping
 
@@ -41,12 +42,22 @@ def attempt(command: Callable[[], Answer | int | None], words: Sequence[str] = (
     except PartitaError as error:
         _show_traceback()
         return Answer(code=error.exit_code, error=str(error))
+    except ModuleNotFoundError as error:
+        _show_traceback()
+        return Answer(code=InputError.exit_code, error=_not_installed(error))
     except Exception as error:
         if signalled := _signal_behind(error):
             return _told(signalled)
         what = " ".join(f"{type(error).__name__}: {error}".split())
         hint = "" if _show_traceback() else "; rerun with PARTITA_TRACEBACK=1 to see where"
         return Answer(code=3, error=f"this should not have happened ({what}){hint}")
+
+
+def _not_installed(error: ModuleNotFoundError) -> str:
+    """What of another package this Python lacks; a user's own modules are explained where they are loaded."""
+    name = (error.name or str(error)).split(".")[0]
+    without = "; a graph.json that another machine captured can be planned for without it" if name == "torch" else ""
+    return f"this Python ({sys.executable}) has no package {name}; install it, such as with pip install {name}{without}"
 
 
 def _misused(error: Any, words: Sequence[str]) -> str:

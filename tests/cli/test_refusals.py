@@ -32,6 +32,13 @@ codes = [main(words) for words in json.loads(sys.argv[1])]
 print(json.dumps([codes, [m for m in ("torch", "numba", "numpy") if m in sys.modules]]))
 """
 
+BARRED = """
+import sys
+sys.modules["torch"] = None
+from partita.__main__ import main
+sys.exit(main(sys.argv[1:]))
+"""
+
 
 @pytest.fixture
 def wrong(tmp_path: Path) -> dict[str, str]:
@@ -149,3 +156,23 @@ def test_what_cannot_be_done_is_refused_before_the_task_is_read(
     (tmp_path / "folder").mkdir()
     assert main([*words]) == 2
     assert sentence in capfd.readouterr().err
+
+
+def test_a_python_without_torch_is_told_so() -> None:
+    """By what needs it, and by the doctor."""
+
+    def run(*words: str) -> tuple[int, str, str]:
+        done = subprocess.run(
+            [sys.executable, "-c", BARRED, *words], capture_output=True, text=True, check=False, timeout=60
+        )
+        return done.returncode, done.stdout, done.stderr
+
+    for words in (("capture", "digits-cnn"), ("train", "digits-cnn", "--cluster=local:2", "--plan=ddp", "--steps=1")):
+        code, _, said = run(*words)
+        assert code == 2
+        assert said.startswith(f"partita: this Python ({sys.executable}) has no package torch; install it")
+        assert said.count("\n") == 1
+    code, found, _ = run("doctor", "--json")
+    body = json.loads(found)
+    assert (code, body["torch"], body["cuda"]) == (0, "", [])
+    assert any(sentence.startswith("torch cannot be loaded") for sentence in body["missing"])
