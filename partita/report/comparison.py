@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from math import expm1, log
+from math import exp, expm1, log
 from statistics import fmean, median
 from typing import Any, TypeAlias
 
@@ -120,7 +120,7 @@ def late(rows: Sequence[Row]) -> list[str]:
         if row.predicted and row.measured
     ]
     return [
-        f"updates of {plan} are {each[1]:.2f} versions late on average, predicted {each[0]:.2f} (distributions "
+        f"Updates of {plan} are {each[1]:.2f} versions late on average, predicted {each[0]:.2f} (distributions "
         f"{each[2]:.2f} apart)"
         for plan, each in found if each
     ]  # fmt: skip
@@ -143,8 +143,9 @@ def _missed(rows: Sequence[Row]) -> list[str]:
     if not errors:
         return []
     worst, plan = errors[0]
-    mean = expm1(fmean(abs(ratio) for ratio, _ in errors))
-    return [f"The prediction missed by {mean:.1%} on average, most for {plan} ({expm1(worst):+.1%})"]
+    mean = expm1(fmean(abs(ratio) for ratio, _ in errors))  # of a step half as long as it was, too: 100 %
+    most = f", most for {plan}, which took {exp(-worst):.2f} times as long as predicted" if len(errors) > 1 else ""
+    return [f"The prediction missed by {mean:.1%} on average{most}"]
 
 
 def order(rows: Sequence[Row]) -> list[str]:

@@ -13,11 +13,10 @@ from partita.report.comparison import Comparison, Row, binding, errors_of, late,
 from partita.units import show_bytes, show_seconds
 
 CLASSES: Final = {
-    "exact": "gives the weights of one-process training",
-    "delayed": "applies gradients late, as a named serial recurrence does",
-    "lossy": "sends less than it computed, and carries the rest over or drops it",
-    "consensus": "trains replicas apart and averages them",
-    "racy": "lets the order of arrival decide, so that no two runs are alike",
+    "delayed": "gradients are applied late, as in a named serial recurrence",
+    "lossy": "part of what is computed or sent is rounded or left out",
+    "consensus": "replicas are trained apart and averaged",
+    "racy": "the order of arrival decides, so that no two runs are alike",
 }
 GUESSES: Final = {"sum": "computing plus communication", "max": "the larger of the two"}
 
@@ -36,7 +35,7 @@ def findings(comparison: Comparison) -> tuple[Finding, ...]:
     parts = (
         ("Result", _result(rows)), ("Limit", _limit(rows)), ("Prediction", _prediction(rows)),
         ("Memory", _memory(rows)), ("Learning", _learning(rows)), ("Not exact", _classes(rows)),
-        ("Staleness", [_sentence(said) for said in late(rows)]),
+        ("Staleness", [f"{said}." for said in late(rows)]),
         ("Not run", _refused(rows)), ("Caveats", _caveats(comparison)),
     )  # fmt: skip
     return tuple(Finding(about, " ".join(text)) for about, text in parts if text)
@@ -134,13 +133,18 @@ def _learning(rows: Sequence[Row]) -> list[str]:
     said = [f"{sentence}." for sentence in learned(rows)]
     if len(final) > 1:
         (least, one), (most, other) = min(final), max(final)
-        said.append(f"After equally many steps the loss is {least:.4g} ({one}) to {most:.4g} ({other}).")
+        taken = sorted({len(row.loss) for row in rows if row.final_loss is not None})
+        after = "equally many steps" if len(taken) == 1 else f"{taken[0]} to {taken[-1]} steps (rounds are of several)"
+        said.append(f"After {after} the loss is {least:.4g} ({one}) to {most:.4g} ({other}).")
     return said
 
 
 def _classes(rows: Sequence[Row]) -> list[str]:
-    loose = [name for name in CLASSES if name != "exact" and any(row.semantics == name for row in rows)]
-    said = [f"{_list([r.plan for r in rows if r.semantics == name])} ({name}) {CLASSES[name]}." for name in loose]
+    loose = [name for name in CLASSES if any(row.semantics == name for row in rows)]
+    said = [
+        f"{name.capitalize()} ({CLASSES[name]}): {_list([row.plan for row in rows if row.semantics == name])}."
+        for name in loose
+    ]
     return [*said, "Judge such a plan by its loss as well as by its step."] if said else []
 
 
@@ -150,7 +154,8 @@ def _refused(rows: Sequence[Row]) -> list[str]:
 
 
 def _caveats(comparison: Comparison) -> list[str]:
-    said = [_sentence(note) for note in comparison.notes]
+    plans = {row.plan for row in comparison.rows}  # by whose names sentences may begin
+    said = [f"{note}." if note.partition(": ")[0] in plans else _sentence(note) for note in comparison.notes]
     measured = [row.measured for row in comparison.rows if row.measured]
     if measured and all(timeline.n < 2 for timeline in measured):
         said.append("Each plan ran once, so there are no intervals: differences of a few per cent mean nothing.")

@@ -215,8 +215,28 @@ def test_findings_in_words() -> None:
         "Made before the runs, it missed the step by 10% on average (mean |ln p/m| 0.093)"
     )
     assert "sum (computing plus communication) by 53%, max (the larger of the two) by 43%" in found["Prediction"]
-    assert "local_sgd(period=4) (consensus) trains replicas apart" in found["Not exact"]
+    assert "Consensus (replicas are trained apart and averaged): local_sgd(period=4). " in found["Not exact"]
     assert found["Caveats"].startswith("Network namespaces are refused here")
+
+
+def test_findings_do_not_compare_unlike_numbers_of_steps() -> None:
+    """A plan whose rounds are of several steps takes more of them."""
+
+    def learning(*steps: int) -> str:
+        rows = tuple(
+            Row(str(i), None, measured(), loss=((0, 0.0, 2.0),) * taken, final_loss=1.0 + i)
+            for i, taken in enumerate(steps)
+        )
+        return next(each.text for each in findings(Comparison(rows, "t", cluster_of(1))) if each.about == "Learning")
+
+    assert learning(13, 13) == "After equally many steps the loss is 1 (0) to 2 (1)."
+    assert learning(13, 16, 13) == "After 13 to 16 steps (rounds are of several) the loss is 1 (0) to 3 (2)."
+
+
+def test_the_name_of_a_plan_is_not_changed_where_a_sentence_begins() -> None:
+    found = replace(comparison(), notes=("ddp: its codec never pays", "more work beside"))
+    said = next(finding.text for finding in findings(found) if finding.about == "Caveats")
+    assert said.startswith("ddp: its codec never pays. More work beside.")
 
 
 def test_findings_say_when_nothing_is_settled() -> None:

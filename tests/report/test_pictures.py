@@ -120,9 +120,17 @@ def test_the_verdict_names_the_fastest_the_bound_and_the_worst_miss() -> None:
     assert verdict(comparison()) == (
         "ddp is fastest at 400 ms a step, 2.50 times as fast as slow. Waiting for messages binds it: 75% of the step. "
         "The prediction ranked the plans as they ran. "
-        "The prediction missed by 17.9% on average, most for ddp (+25.0%). "
+        "The prediction missed by 17.9% on average, most for ddp, which took 0.80 times as long as predicted. "
         "ddp reached the target loss first, after 800 ms."
     )
+
+
+def test_the_worst_miss_is_not_smaller_than_the_mean() -> None:
+    """However the error is turned into words: a prediction of a quarter of the step misses by 300 %."""
+    rows = (Row("near", predicted(step=0.4), measured()), Row("far", predicted(step=0.1), measured()))
+    said = verdict(replace(comparison(), rows=rows))
+    assert said.endswith("missed by 100.0% on average, most for far, which took 4.00 times as long as predicted.")
+    assert verdict(replace(comparison(), rows=rows[1:])).endswith("missed by 300.0% on average.")
 
 
 def test_the_verdict_of_one_plan_compares_it_with_none() -> None:
