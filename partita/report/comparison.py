@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from math import exp, expm1, log
+from math import exp, expm1, isnan, log
 from statistics import fmean, median
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 from partita.cluster.cluster import Cluster
 from partita.program.ledger import compared
@@ -18,12 +18,14 @@ from partita.searches.steps_of_plans import reached
 from partita.units import BytesPerSecond, Seconds, show_seconds
 
 Curve: TypeAlias = tuple[tuple[int, Seconds, float], ...]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class Row:
     """One plan: predicted before it ran, the median of its measured repeats, or the sentence that says why not.
 
+    `seconds_to_target` and `final_loss` are of the repeat in the middle of these, as the spans of `measured` are;
     `naive` maps the name of a simpler predictor to its step in seconds; `loss` holds (step, seconds, loss) of the first
     repeat, `losses` of every repeat; `semantics` is the class that `verify` holds the plan to, "" if not known; `over`
     is the step predicted at other bandwidths of the narrowest link, where these were asked for; `target_loss` is the
@@ -62,18 +64,25 @@ def row_of(text: str, run: Any, target: float | None) -> Row:
     if run.error:
         return Row(text, error=run.error)
     seconds = sorted(result.timeline.step_seconds for result in run.results)
-    first = run.results[0]
+    step, losses = median(seconds), tuple(result.loss for result in run.results)
+    middle = _middle([result.timeline for result in run.results], lambda timeline: timeline.step_seconds)
     measured = replace(
-        first.timeline, step_seconds=median(seconds), n=len(seconds), low=seconds[0], high=seconds[-1],
+        middle, step_seconds=step, n=len(seconds), low=seconds[0], high=seconds[-1],
         memory=tuple(watch.peak for watch in run.memory),
-        memory_over_time=tuple(watch.laid_on(first.timeline.spans) for watch in run.memory),
+        memory_over_time=tuple(watch.laid_on(middle.spans) for watch in run.memory),
+        breakdown=middle.breakdown.times(step / middle.step_seconds if middle.step_seconds else 1.0),
     )  # fmt: skip
-    losses = tuple(result.loss for result in run.results)
     steps, at = (reached(losses, target) if target is not None else None) or (None, None)
     return Row(
-        text, run.middle.timeline, measured, run.middle.naive, first.loss, at, first.final_loss,
-        semantics=run.semantics, losses=losses, over=run.over, target_loss=target, steps_to_target=steps,
+        text, run.middle.timeline, measured, run.middle.naive, losses[0], at,
+        _middle([result.final_loss for result in run.results], float), semantics=run.semantics, losses=losses,
+        over=run.over, target_loss=target, steps_to_target=steps,
     )  # fmt: skip
+
+
+def _middle(repeats: Sequence[T], number: Callable[[T], float]) -> T:
+    """Of repeats the one in the middle, those without a number behind the others; as `PlanRun.middle` has it."""
+    return sorted(repeats, key=lambda each: (isnan(number(each)), number(each)))[len(repeats) // 2]
 
 
 def error_of(row: Row) -> float | None:

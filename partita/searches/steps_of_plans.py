@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import fmean
+from statistics import fmean, median
 from typing import Final, TypeAlias
 
 from partita.errors import OptionError
@@ -59,13 +59,13 @@ Curve: TypeAlias = Sequence[tuple[int, Seconds, float]]  # (step, seconds since 
 
 
 def reached(curves: Sequence[Curve], target: float) -> tuple[int, Seconds] | None:
-    """The step, and the seconds, at which a training loss, the mean over WINDOW steps and over all `curves`, has come
-    down to the target; of a run of fewer than ten times as many steps the mean over a tenth. None where it never has.
-    """
+    """The step, and the median of the seconds, at which a training loss, the mean over WINDOW steps and over all
+    `curves`, has come down to the target; of a run of fewer than ten times as many steps the mean over a tenth. None
+    where it never has."""
     points = list(zip(*curves, strict=False))
     window = max(min(WINDOW, len(points) // 10), 1)
     losses = [fmean(loss for _, _, loss in point) for point in points]
     for i in range(window, len(points) + 1):
         if fmean(losses[i - window : i]) <= target:
-            return points[i - 1][0][0], fmean(at for _, at, _ in points[i - 1])
+            return points[i - 1][0][0], median(at for _, at, _ in points[i - 1])
     return None
