@@ -83,15 +83,16 @@ def progress_of(event: Mapping[str, Any], plan: str, steps: int) -> str:
 class Execution:
     """The state of one run on one rank.
 
-    `earlier` are the losses of steps before a resume; `begun` is the time at which the run would have begun on this
-    process's clock, had it never been interrupted; `idle` are the core-seconds that the process had used by then.
+    `earlier` are the losses of steps before a resume, which took `away` seconds; `begun` is the time at which the run's
+    first step would have begun on this process's clock, had it never been interrupted, so that what is set up before
+    it is no training; `idle` are the core-seconds that the process had used by then.
     """
 
     session: Session
     job: Job
     report: Report
     saved: Checkpoint | None
-    begun: Seconds
+    away: Seconds
     brake: Brake = field(default_factory=Brake)
     step: int = 0
     state: State | None = None
@@ -99,6 +100,7 @@ class Execution:
     losses: dict[int, Row] = field(default_factory=dict)
     ends: dict[int, Seconds] = field(default_factory=dict)
     cores: dict[int, Seconds] = field(default_factory=dict)
+    begun: Seconds = field(default_factory=time.perf_counter)
     idle: Seconds = field(default_factory=time.process_time)
     spans: list[dict[str, Any]] = field(default_factory=list)
     before: tuple[Bytes, int] = (0, 0)  # what was sent before the last phase, and its first step
@@ -154,6 +156,8 @@ class Execution:
             self.recovery.begins(rank, number)
         if at:
             self._come_back(rank, at, reporter)
+        if not self.ends:
+            self.begun, self.idle = time.perf_counter() - self.away, time.process_time()
         begun = start = max(flying, at - 1)
         for interval in [Interval(leg.rounds, at)] if at else intervals(leg, flying, self.job.every, last):
             with Heartbeat(rank, self.report):
@@ -227,10 +231,10 @@ class Execution:
     def _second(self, step: int) -> Seconds:
         return self.ends[step] - self.begun if step in self.ends else 0.0
 
-    def reply(self, since: int, away: Seconds) -> dict[str, Any]:
+    def reply(self, since: int) -> dict[str, Any]:
         """This rank's part of the result as plain data; seconds are of rank 0's clock."""
         session, job, state, shift = self.session, self.job, self.state, self.session.offset
-        ends = {at: second for at, second, _, _ in self.earlier if second} | {at: self._second(at) for at in self.ends}
+        ends = {at: self.begun + second for at, second, _, _ in self.earlier if second} | self.ends
         losses = [(at, loss, weight) for at, _, loss, weight in self.earlier] + [*self.losses.values()]
         leaves = {} if self.stopped else session.leaves(job, state)
         merges = [astuple(merge) for merge in state.ledger.merges] if state else []
@@ -242,7 +246,8 @@ class Execution:
             "rank": session.rank,
             "since": since,
             "back": job.back,
-            "begun": away,
+            "begun": self.begun + shift,
+            "went_on": self.begun + self.away + shift,
             "stopped": self.step if self.stopped else None,
             "ends": [[at, end + shift] for at, end in ends.items()],
             "cores": [[at, core] for at, core in self.cores.items()],
@@ -266,7 +271,7 @@ def run(session: Session, job: Job, report: Report) -> dict[str, Any]:
     away, since = (saved.manifest.seconds, saved.manifest.step) if saved else (0.0, 0)
     assert session.transport is not None
     session.transport.sent = 0
-    execution = Execution(session, job, report, saved, time.perf_counter() - away, Brake(since))
+    execution = Execution(session, job, report, saved, away, Brake(since))
     halt = Halt(execution.brake, session.rank, session.world)
     halts = halt if job.out and not job.back else nullcontext()
     with halts, nullcontext() if job.back else session.together(all_of_them=not job.spare):
@@ -274,4 +279,4 @@ def run(session: Session, job: Job, report: Report) -> dict[str, Any]:
     session.transport.tags.keys.clear()
     session.transport.links.clear()
     session.transport.channels.clear()
-    return execution.reply(since, away) | {"stopped_by": halt.number}
+    return execution.reply(since) | {"stopped_by": halt.number}

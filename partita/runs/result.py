@@ -27,8 +27,8 @@ class Halted(Exception):
 
 @dataclass(frozen=True)
 class RunResult:
-    """One measured run of a plan: its Timeline, (step, seconds, loss) of every step, the held-out loss after the
-    last one, and the path of the weights."""
+    """One measured run of a plan: its Timeline, (step, seconds since the first one began, loss) of every step, the
+    held-out loss after the last one, and the path of the weights."""
 
     timeline: Timeline
     loss: tuple[tuple[int, Seconds, float], ...]
@@ -45,12 +45,12 @@ def result_of(program: Program, replies: list[dict[str, Any]], discard: int) -> 
     replies = sorted((r for r in replies if r["rank"] < program.size), key=lambda r: int(r["rank"]))
     spans = tuple(sorted((Span(**s) for r in replies for s in r["spans"]), key=lambda s: (s.rank, s.lane, s.start)))
     rates = [
-        _rate(dict(map(tuple, r["ends"])), r["since"], r["since"] + discard, r["begun"])
+        _rate(dict(map(tuple, r["ends"])), r["since"], r["since"] + discard, r["went_on"])
         for r in replies
         if not r.get("back")
     ]
     total = totals(row for reply in replies for row in reply["losses"])
-    ends = {int(step): float(end) for step, end in replies[0]["ends"]}
+    ends = {int(step): float(end) - replies[0]["begun"] for step, end in replies[0]["ends"]}
     loss = tuple(zip(total, _when(ends, list(total)), total.values(), strict=True))
     kept = len({span.round for span in spans})
     step = float(np.max(rates)) if lockstep(program) else _applied(program, replies, discard)

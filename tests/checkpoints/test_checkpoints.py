@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -301,6 +302,29 @@ def test_a_run_that_stops_where_it_went_on_leaves_its_checkpoint_alone(tmp_path:
     execution.go()
     assert (execution.stopped, execution.step) == (True, saved.manifest.step)
     assert [(each, (each / NAME).stat().st_mtime_ns) for each in committed(tmp_path)] == [(path, written)]
+
+
+def test_what_comes_before_the_first_step_is_no_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A rank that is long in the making, and when the run goes on, too."""
+    (session, plan), making = alone(), Session.rank_for
+
+    def slowly(*given: Any, **order: Any) -> Any:
+        time.sleep(1.0)
+        return making(*given, **order)
+
+    monkeypatch.setattr(Session, "rank_for", slowly)
+    began = time.perf_counter()
+    first = run(session, Job(plan, 2, out=str(tmp_path), evaluate=False, every=2), lambda event: None)
+    (path,) = committed(tmp_path)
+    saved = open_checkpoint(path).manifest.seconds
+    again = run(session, Job(plan, 4, evaluate=False, resume=str(path)), lambda event: None)
+    took = time.perf_counter() - began - 2.0
+    for found in (first, again):
+        seconds = [end - found["begun"] for _, end in found["ends"]]
+        assert 0 < seconds[0] <= seconds[-1] <= took
+    assert seconds[:2] == pytest.approx([end - first["begun"] for _, end in first["ends"]])
+    assert seconds[1] <= saved <= seconds[2]
+    assert again["went_on"] - again["begun"] == pytest.approx(saved)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])

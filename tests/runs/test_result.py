@@ -10,7 +10,8 @@ def reply_of(rank: int, ends: list[list[float]], **other: Any) -> dict[str, Any]
     """What a rank reports that ended steps then."""
     return {
         "rank": rank, "ends": ends, "losses": [], "spans": [], "resident": 1, "sent": 0, "cores": ends,
-        "final_loss": 1.0, "weights": "", "stopped": None, "since": 0, "begun": 0.0, "idle": 0.0, "merges": [], **other,
+        "final_loss": 1.0, "weights": "", "stopped": None, "since": 0, "begun": 0.0, "went_on": 0.0, "idle": 0.0,
+        "merges": [], **other,
     }  # fmt: skip
 
 
@@ -28,3 +29,13 @@ def test_a_step_within_a_round_ends_with_its_round() -> None:
     reply = reply_of(0, [[1, 0.5], [3, 1.0]], losses=losses)
     found = result_of(program, [reply], 2)
     assert found.loss == ((0, 0.5, 4.0), (1, 0.5, 3.0), (2, 1.0, 2.0), (3, 1.0, 1.0))
+
+
+def test_seconds_count_from_the_first_step() -> None:
+    """On rank 0's clock, of a run that went on after two steps that had taken a second each."""
+    program = Program("p", (Role("worker", (0,), (), (Lane("compute"),)),), (), (), 8)
+    losses = [[at, 4.0 - at, 0.0] for at in range(4)]
+    ends = [[0, 101.0], [1, 102.0], [2, 103.0], [3, 105.0]]
+    reply = reply_of(0, ends, losses=losses, begun=100.0, went_on=102.0, since=2)
+    assert [seconds for _, seconds, _ in result_of(program, [reply], 0).loss] == [1.0, 2.0, 3.0, 5.0]
+    assert result_of(program, [reply], 0).timeline.step_seconds == 1.5
