@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from rich.box import SIMPLE
 from rich.table import Table
 from rich.text import Text
 
@@ -14,6 +13,7 @@ from partita.program.timeline import Timeline
 from partita.recipes.catalogue import Recipe
 from partita.recipes.shared import SHARED
 from partita.report.comparison import Comparison, Row, error_of, unreached
+from partita.report.rows import Rows
 from partita.searches.exhaustive import Search
 from partita.searches.objective import money_of
 from partita.searches.sweep import Sweep
@@ -31,9 +31,9 @@ def printable(name: str) -> str:
 
 def comparison_table(comparison: Comparison) -> Table:
     """A line a plan: step predicted and measured, errors, peak memory and wire bytes of the fullest rank, losses."""
-    table = _table(
-        "plan", "predicted", "measured", "error", "naive errors", "memory predicted", "measured", "wire predicted",
-        "measured", "final loss", "loss from",
+    table = Rows(
+        "plan", "predicted", "measured", "error", "naive\nerrors", "memory\npredicted", "memory\nmeasured",
+        "wire\npredicted", "wire\nmeasured", "final\nloss", "loss from",
     )  # fmt: skip
     for row in comparison.rows:
         if row.error:
@@ -57,7 +57,7 @@ def refusals(comparison: Comparison) -> tuple[str, ...]:
 def sweep_table(found: Sweep) -> Table:
     """A line a bandwidth: a step, what of it is spent waiting for messages, without codecs if the plan has any."""
     coded = ("without codec",) if any(point.plain for point in found.points) else ()
-    table = _table("bandwidth", "step", "waiting for messages", *coded)
+    table = Rows("bandwidth", "step", "waiting for messages", *coded)
     for point in found.points:
         share = f"{point.waiting / point.seconds:.0%}" if point.seconds else NOTHING
         plain = (show_seconds(point.plain),) if coded else ()
@@ -70,7 +70,7 @@ def search_table(search: Search, devices: Sequence[Device] = ()) -> Table:
     money = [money_of(candidate.timeline, devices) for candidate in search.candidates]
     priced = ("dollars a step",) if any(money) else ()
     weighed = ("steps", "to the loss") if search.steps_to_loss else ()
-    table = _table("", "plan", "step", *weighed, "samples/s", "memory", "wire", *priced, "fits", "class")
+    table = Rows("", "plan", "step", *weighed, "samples/s", "memory", "wire", *priced, "fits", "class")
     for place, (candidate, dollars) in enumerate(zip(search.candidates, money, strict=True), 1):
         t, steps = candidate.timeline, search.steps_to_loss * candidate.needs
         table.add_row(
@@ -86,7 +86,7 @@ def search_table(search: Search, devices: Sequence[Device] = ()) -> Table:
 
 def minibatch_table(search: Search) -> Table:
     """A line a minibatch that was weighed, the soonest at the loss first; which of them are busy and learn."""
-    table = _table("minibatch", "plan", "rate", "steps", "step", "to the loss", "samples/s", "good", "costs")
+    table = Rows("minibatch", "plan", "rate", "steps", "step", "to the loss", "samples/s", "good", "costs")
     for m in search.minibatches:
         table.add_row(
             str(m.point.batch), Text(printable(m.plan)), f"{m.point.rate:g}" if m.point.rate else NOTHING,
@@ -104,7 +104,7 @@ def costs_line(source: str, because: str) -> str:
 def recipes_table(recipes: Mapping[str, Recipe]) -> Table:
     """A line a recipe: its knobs with their defaults, its group, paper and entries of the catalogue; below, the knobs
     that all have."""
-    table = _table("name", "knobs", "group", "paper", "catalogue")
+    table = Rows("name", "knobs", "group", "paper", "catalogue")
     for name, recipe in recipes.items():
         table.add_row(
             Text(name), Text(_knobs(recipe.own)), recipe.group, Text(recipe.paper), " ".join(recipe.catalogue)
@@ -137,13 +137,6 @@ def timeline_table(timeline: Timeline) -> Table:
     for name, value in rows.items():
         if value:
             table.add_row(name, Text(value))
-    return table
-
-
-def _table(*headings: str) -> Table:
-    table = Table(box=SIMPLE, pad_edge=False)
-    for place, heading in enumerate(headings):
-        table.add_column(heading, overflow="fold", justify="left" if place < 2 else "right")
     return table
 
 

@@ -27,13 +27,14 @@ from partita.report.trained import Trained
 from partita.searches.candidate import Candidate
 from partita.searches.exhaustive import Search
 from partita.searches.steps_of_plans import MeasuredPlan
+from tests.report.nine import nine
 from tests.report.timelines import comparison, measured, predicted
 from tests.small import cluster_of
 
 
-def drawn(table: Table) -> str:
+def drawn(table: Table, width: int = 200) -> str:
     out = io.StringIO()
-    Console(file=out, width=200).print(table)
+    Console(file=out, width=width).print(table)
     return out.getvalue()
 
 
@@ -99,6 +100,28 @@ def test_a_timeline_shows_the_parts_that_took_time() -> None:
     assert "backward" in text
     assert "250 ms (50%)" in text
     assert "codec" not in text
+
+
+@pytest.mark.parametrize("width", [40, 80, 200])
+def test_numbers_stand_in_one_piece_however_narrow_the_terminal(width: int) -> None:
+    """Where the columns do not fit, a row is a block, in which every number has its whole name."""
+    found = drawn(comparison_table(nine()), width)
+    lines = [line.rstrip() for line in found.splitlines()]
+    assert max(map(len, lines)) <= width
+    for number in ("32.8 ms", "+19.0%", "4.27 MiB", "sum +20.0%", "max -40.0%", "1.001"):
+        assert number in found
+    blocks = [line.split("  ")[0] for line in lines if line.startswith(("memory", "wire"))]
+    names = ["memory predicted", "memory measured", "wire predicted", "wire measured"]
+    assert blocks == ([] if width == 200 else names * 8)
+    assert "pipe_sgd(staleness=1)" in found
+
+
+def test_a_ranking_on_a_narrow_terminal_counts_its_blocks() -> None:
+    plans = (Candidate(Plan("ddp"), predicted(), "exact", True), Candidate(Plan("single"), predicted(), "exact", True))
+    found = drawn(search_table(Search(plans, 0.1, 0.2, 1.5, "words")), 40)
+    assert [line.split() for line in found.splitlines() if line.startswith(("place", "plan"))] == [
+        ["place", "1"], ["plan", "ddp"], ["place", "2"], ["plan", "single"],
+    ]  # fmt: skip
 
 
 def test_the_ranking_says_what_does_not_fit() -> None:
