@@ -19,6 +19,7 @@ data sheets
     datasheet      Costs of a cluster that nobody measured
     kernels        seconds of kernels on accelerators
     winograd       those of 3 x 3 convolutions
+    layouts        copies between layouts around convolutions
     fabric         NCCL's collectives
     unlike         devices that differ
 bytes

@@ -7,6 +7,7 @@ what a rank computes
     lower             the passes in their order; refuses what none brings about
     samples           Draft: who takes which samples, Load, F and B
     layout            which gradients travel together, where backward is cut
+    phases            what a phase leaves for the next one
     coupled           optimizers whose tensors must stay together
     readers           who reads which weights
     recomputation     what backward computes again

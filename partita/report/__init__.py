@@ -4,12 +4,14 @@ comparison     Comparison: plans side by side, and its verdict
 answers        what each command says of what its verb returned
 answer         Answer, and how it is printed
 table          tables for a terminal
+rows           a table that narrow ones show too
 words          sentences of the page
 json           what --json prints
 page           the HTML page
 figures        the numbers of its figures
 spans          spans made small for it
 svg            one plan's step, drawn
+steps          how many each plan took to a loss, as a search reads it
 map            plans over bandwidths, drawn
 trace          a trace for Perfetto
 notebook       a Timeline that notebooks draw

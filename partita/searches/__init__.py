@@ -3,7 +3,8 @@
 what is asked
     auto              the search behind `--plan auto`
     finals            the same where costs can be measured
-    exhaustive        Candidate, Search: every plan given, simulated; the oracle
+    exhaustive        Search: every plan given, simulated; the oracle
+    candidate         Candidate: a plan with its prediction
     objective         what is to be small, and which plans may be compared
     explaining        a ranking in words
     fit               whether a plan fits, and what to change
@@ -12,6 +13,9 @@ what is asked
     minibatches       several minibatch sizes against each other
     minibatch_choice  what each of them takes
     steps_to_loss     steps to a loss by minibatch, and the law through them
+    steps_of_plans    steps to a loss by plan, measured
+    learners          plans that are not exact, ranked by these
+    steps_file        both kinds of steps as files
     break_even        the bandwidth below which a codec pays
     sweep             a plan over bandwidths
     half_precision    what bf16 would take

@@ -19,7 +19,7 @@ def row(*repeats: tuple[float, float, float], target: float | None = 2.0) -> Row
     results = tuple(
         RunResult(
             replace(measured(step=step), breakdown=Breakdown(forward=step / 4, idle=3 * step / 4)),
-            ((0, reached / 2, 3.0), (1, reached, 1.5)) if reached < inf else ((0, 1.0, 3.0),), final, "",
+            ((0, reached / 2, 3.0), (1, reached, 1.5)) if reached < inf else ((0, 1.0, 3.0), (1, 2.0, 3.0)), final, "",
         )
         for step, reached, final in repeats
     )  # fmt: skip
@@ -35,10 +35,10 @@ def test_what_a_step_is_spent_on_is_the_step(steps: tuple[float, ...]) -> None:
     assert found.breakdown.forward == pytest.approx(found.step_seconds / 4)
 
 
-def test_targets_and_losses_are_of_the_middle_repeat() -> None:
+def test_a_target_is_reached_by_the_mean_loss_and_a_loss_is_of_the_middle_repeat() -> None:
     found = row((1.0, 9.0, 0.5), (1.0, 2.0, nan), (1.0, 3.0, 0.25))
     assert (found.seconds_to_target, found.final_loss) == (3.0, 0.5)
     assert found.loss[0][1] == 4.5
     assert row((1.0, 2.0, 0.0), (1.0, inf, 0.0), (1.0, inf, 0.0)).seconds_to_target is None
-    assert row((1.0, 2.0, 0.0), (1.0, inf, 0.0), (1.0, 3.0, 0.0)).seconds_to_target == 3.0
+    assert row((1.0, 2.0, 0.0), (1.0, inf, 0.0), (1.0, 3.0, 0.0)).seconds_to_target == 2.0  # (1.5 + 3 + 1.5) / 3
     assert row((1.0, 2.0, 0.0), target=None).seconds_to_target is None
