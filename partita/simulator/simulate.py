@@ -40,8 +40,16 @@ MOST_WARMUP = 100  # rounds
 TURNS = 2  # after the first, in which what moves learns what computes beside it
 LAST = 2  # rounds whose spans are told
 AFTER = 1  # rounds at the end that do not count: what the next step loads and sends is done beside the last that does
-Live = tuple[Bytes, tuple[tuple[Seconds, Bytes], ...], tuple[tuple[Bytes, ...], ...]]
 ASYNC_ROUNDS = 28  # rounds where workers go at their own pace, and a ledger is to show how stale they are
+
+
+@dataclass(frozen=True, slots=True)
+class LiveBytes:
+    """Of a rank: the `peak`, bytes `over` time as (seconds, bytes), and the `parts` of each of these by purpose."""
+
+    peak: Bytes
+    over: tuple[tuple[Seconds, Bytes], ...]
+    parts: tuple[tuple[Bytes, ...], ...]
 
 
 @dataclass(eq=False)
@@ -150,12 +158,12 @@ class Clocked:
         program, times = here.program, [self.times(role) for role in here.program.roles]
         spans, worker = Spans(times), next((r for r in program.roles if r.keeps == "model"), program.roles[0])
         here.changes = {each.role.name: _changes(program, costs, each) for each in times}
-        curves = {rank: curve for each in times for rank, curve in _curves(here.changes[each.role.name], each, costs)}
-        live = [curves[rank] for rank in range(program.size)]
+        of_role = {each.role.name: _live(here.changes[each.role.name], each, costs) for each in times}
+        live = [of_role[program.role_of[rank].name] for rank in range(program.size)]
         return Timeline(
             program.name, "simulated", self.seconds, program.batch, spans,
-            memory=tuple(peak for peak, _, _ in live), wire_sent=sent_by(program, here.transfers),
-            memory_over_time=tuple(over for _, over, _ in live), memory_parts=tuple(parts for _, _, parts in live),
+            memory=tuple(each.peak for each in live), wire_sent=sent_by(program, here.transfers),
+            memory_over_time=tuple(each.over for each in live), memory_parts=tuple(each.parts for each in live),
             cores=self.cores, traffic=traffic_of(program, here.transfers),
             breakdown=breakdown(program, spans.of(worker.ranks[0]), self.seconds, LAST),
             ledger=merges_of(program, self.layout, self.start), dtype=program.dtype,
@@ -208,12 +216,11 @@ def _round_ends(layout: Layout, role: Role, end: Reals) -> Reals:
     return found
 
 
-def _curves(changes: Changes, times: Times, costs: Costs) -> list[tuple[int, Live]]:
-    """Live bytes of each rank of a role, which are those of its first."""
+def _live(changes: Changes, times: Times, costs: Costs) -> LiveBytes:
+    """Those of each rank of a role, which are those of its first."""
     curve = changes.at(*_of_first(times, costs)).thinned(MOMENTS)
     over = tuple(zip(curve.seconds.tolist(), curve.totals.tolist(), strict=True))
-    parts = tuple(map(tuple, curve.parts.tolist()))
-    return [(rank, (curve.peak, over, parts)) for rank in times.role.ranks]
+    return LiveBytes(curve.peak, over, tuple(map(tuple, curve.parts.tolist())))
 
 
 def _changes(program: Program, costs: Costs, times: Times) -> Changes:
