@@ -74,5 +74,8 @@ def write_table(place: Path, table: Mapping[str, Any]) -> None:
     fresh = place.with_suffix(f".{os.getpid()}")
     with suppress(OSError):
         place.parent.mkdir(parents=True, exist_ok=True)
-        fresh.write_text(json.dumps(table))
-        fresh.replace(place)
+        try:
+            fresh.write_text(json.dumps(table))
+            fresh.replace(place)
+        finally:
+            fresh.unlink(missing_ok=True)

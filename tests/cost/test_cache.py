@@ -23,6 +23,17 @@ def test_a_file_of_anything_else_is_empty(tmp_path: Path, text: str) -> None:
     assert read_cache(place) == {}
 
 
+def test_what_could_not_be_written_whole_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each process would leave a file of its own."""
+
+    def full(path: Path, target: Path) -> None:
+        raise OSError("no space left")
+
+    monkeypatch.setattr(Path, "replace", full)
+    write_cache(tmp_path / "times.json", {"mm": 3.0}, 2.0)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_place_that_cannot_be_written_keeps_nothing(tmp_path: Path) -> None:
     """Minutes of timing are not lost with it."""
     (tmp_path / "file").touch()
