@@ -6,9 +6,9 @@ held up leaves its own port idle.
 
 from __future__ import annotations
 
-import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from statistics import median
 from typing import Final
@@ -71,7 +71,7 @@ def queued_seconds(largest: Bytes, turns: int = 7) -> list[tuple[Bytes, list[Sec
             ends.append([])
             if rank == server:
                 begun = time.perf_counter()
-                at_once(partial(delivered, size, peer, begun, ends[-1]) for peer in range(server))
+                at_once([partial(delivered, size, peer, begun, ends[-1]) for peer in range(server)])
             else:
                 dist.recv(torch.zeros(size // 4), server)
                 dist.send(torch.zeros(1), server)
@@ -86,10 +86,8 @@ def delivered(size: Bytes, peer: int, begun: Seconds, ends: list[Seconds]) -> No
     ends.append(time.perf_counter() - begun)
 
 
-def at_once(calls: Iterable[Callable[[], None]]) -> None:
-    """All of them, each in a thread of its own, to the end of the last."""
-    lanes = [threading.Thread(target=call) for call in calls]
-    for lane in lanes:
-        lane.start()
-    for lane in lanes:
-        lane.join()
+def at_once(calls: Collection[Callable[[], None]]) -> None:
+    """All of them, each in a thread of its own, to the end of the last. Raises what the first that failed raises."""
+    with ThreadPoolExecutor(len(calls)) as pool:
+        for going in [pool.submit(call) for call in calls]:
+            going.result()

@@ -8,10 +8,10 @@ ms if a forward and a backward pass ran since the last one.
 
 from __future__ import annotations
 
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cache, partial
 from statistics import median
 from typing import Any, Final, TypeAlias
@@ -189,21 +189,24 @@ def slowed_by(
 
 def disturbance_of(act: Callable[[], Any], work: Callable[[], Any], least: Seconds = 0.03) -> float:
     """Core-seconds by which `work`, again and again, takes longer for each core-second in which another thread does an
-    `act`, which goes on for `least` of them."""
-    spent = [0.0]
+    `act`, which goes on for `least` of them. Raises what that raises."""
+    going = list[Future[Seconds]]()
 
-    def carry_out() -> None:
-        begun = time.thread_time()
-        while spent[0] < least:
+    def carried_out() -> Seconds:
+        begun, spent = time.thread_time(), 0.0
+        while spent < least:
             act()
-            spent[0] = time.thread_time() - begun
+            spent = time.thread_time() - begun
+        return spent
 
-    def begin() -> Callable[[], bool]:
-        thread = threading.Thread(target=carry_out, daemon=True)
-        thread.start()
-        return thread.is_alive
+    with ThreadPoolExecutor(1) as pool:
 
-    return slowed_by(begin, work) / max(spent[0], 1e-6)
+        def begin() -> Callable[[], bool]:
+            going.append(pool.submit(carried_out))
+            return lambda: not going[0].done()
+
+        longer = slowed_by(begin, work)
+        return longer / max(going[0].result(), 1e-6)
 
 
 def few_operators() -> None:
