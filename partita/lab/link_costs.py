@@ -4,15 +4,14 @@ size."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from math import inf
-from operator import itemgetter
+from dataclasses import asdict, replace
 from statistics import fmean, median
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from partita.cluster.cluster import Cluster
 from partita.cost.costs import Host
 from partita.cost.wiring import CURVED, Circle, Curve, Measured, Wiring
+from partita.lab.link_rows import Hop, Round, crowds_by_peers, each_byte, hops_of, middle_of, quicker, rounds_of
 from partita.lab.worker_group import WorkerGroup
 from partita.probes.crowd_timing import Congested
 from partita.probes.link_timing import CHAIN
@@ -21,11 +20,9 @@ from partita.program.program import Program
 from partita.telling import Tell
 from partita.units import Bytes, BytesPerSecond, Seconds
 
-BUCKET: Final[Bytes] = 2**22
 SMALL: Final[Bytes] = 2**14  # of a message that comes as a whole
 RARE: Final[Seconds] = 4e-3  # of computing for each message: who serves one as seldom has slept
 USUAL: Final = 0.95  # of a link's bandwidth is left for payload, where the processor is what limits a collective
-Row = TypeVar("Row", bound=tuple[Any, ...])
 
 
 def kinds_of(programs: Iterable[Program]) -> tuple[Kind, ...]:
@@ -48,17 +45,17 @@ def wiring_of(replies: list[dict[str, Any]], cluster: Cluster, hosts: Sequence[H
     core-seconds is latency. Messages' own is without that of the links on their way, which whoever prices them adds.
     """
     share = 2 * (cluster.size - 1) / cluster.size
-    curve, scatter, gather = (_rounds(replies, kind) for kind in CURVED)
+    curve, scatter, gather = (rounds_of(replies, kind) for kind in CURVED)
     tiny, last = curve[0], curve[-1]
     size, wall, core = last.size, last.wall, last.core
-    sent, received = (_each_byte(reply["message"]) for reply in replies[:2])
+    sent, received = (each_byte(reply["message"]) for reply in replies[:2])
     reduced = max((core - tiny.core) - share * size * (sent + received), 0.0) / (share * size / 2)
     slowest = min(port.link.bandwidth for climb in cluster.climbs for port in climb)
     burst = min(port.link.burst for climb in cluster.climbs for port in climb)
     quota = min(min(d.cores or 1.0, 1.0) for d in cluster.devices)
     spread = max([1.0, *(len(host.ranks) / host.cores for host in hosts)])
     way = cluster.way(0, 1)
-    hops = _hops(replies, round_way(cluster))
+    hops = hops_of(replies, round_way(cluster))
     efficiency = _efficiency(hops, slowest, (sent + received) / min(quota, 1 / spread))
     achieved = max(share * size - burst, 1.0) / max(wall - tiny.wall, 1e-6) / slowest
     part = 1.0 if core / quota > wall / 2 else max(efficiency / max(achieved, 0.5), 1.0)
@@ -71,7 +68,7 @@ def wiring_of(replies: list[dict[str, Any]], cluster: Cluster, hosts: Sequence[H
 
         return tuple((one.size, max(latency(one), 1e-6) / many, one.core / many, part) for one in rounds)
 
-    sums, row = waits(curve, share), waits(_rounds(replies, "row"), share, CHAIN)
+    sums, row = waits(curve, share), waits(rounds_of(replies, "row"), share, CHAIN)
     calls = _starts(replies, (sent + received) / 2)
     called = (replies[0]["value"][1] + replies[1]["value"][1]) / 2
     alone = Wiring(
@@ -119,7 +116,7 @@ def _starts(replies: list[dict[str, Any]], each: Seconds) -> dict[str, Any]:
     def rows(kind: str) -> list[tuple[float, Bytes, Seconds]]:
         spells = zip(*(reply["posted"] for reply in replies), strict=True)
         timed = [zip(*(one[kind] for one in spell if one[kind]), strict=True) for spell in spells]
-        return _quicker([_middle(ranks) for ranks in spell] for spell in timed)
+        return quicker([middle_of(ranks) for ranks in spell] for spell in timed)
 
     (_, _, rare), (many, _, often), (together, _, joint), (_, size, whole) = rows("busy")
     waking = max(whole - rare - each * size, 0.0)
@@ -130,32 +127,6 @@ def _starts(replies: list[dict[str, Any]], each: Seconds) -> dict[str, Any]:
         "serving": ((apart, min(start, joint)), (max(RARE, 2 * apart), rare)),
         "start": often, "waking": ((min(SMALL, size // 2), 0.0), (size, waking)),
     }  # fmt: skip
-
-
-def _middle(rows: Sequence[tuple[float, Bytes, Seconds]]) -> tuple[float, Bytes, Seconds]:
-    """Medians of rows about messages of one size."""
-    many, own = (median(row[k] for row in rows) for k in (0, 2))
-    return many, rows[0][1], own
-
-
-@dataclass(frozen=True, slots=True)
-class Hop:
-    """A message of `size` bytes in a chain: wall seconds, those in the quickest of the chains, and core-seconds of a
-    rank, which sends one and receives one."""
-
-    size: Bytes
-    wall: Seconds
-    quickest: Seconds
-    core: Seconds
-
-
-def _hops(replies: list[dict[str, Any]], way: Seconds) -> list[Hop]:
-    """By size, medians over the ranks, without the latency of the links on their way."""
-    rows = zip(*(reply["hops"] for reply in replies), strict=True)
-    return [
-        Hop(int(each[0][0]), *(median(row[k] - (way if k < 3 else 0.0) for row in each) for k in (1, 2, 3)))
-        for each in rows
-    ]
 
 
 def _efficiency(hops: Sequence[Hop], slowest: BytesPerSecond, each: Seconds) -> float:
@@ -198,7 +169,7 @@ def _crowded(
         return max(size / width, (2 * start + (alone.sent + alone.received) * size) / rate)
 
     waits = tuple((hop.size, max(hop.wall - swapped(hop.size, rate, hop_start), 1e-6)) for hop in hops)
-    found, crowds = replace(alone, hops=waits, hop_start=hop_start), _crowds(replies[-1]["crowds"])
+    found, crowds = replace(alone, hops=waits, hop_start=hop_start), crowds_by_peers(replies[-1]["crowds"])
     return replace(
         found, overlap=_overlap(replies, Kind.ALL_REDUCE, summed), message_overlap=_overlap(replies, "message", moved),
         gather_overlap=_overlap(replies, Kind.ALL_GATHER, gathered),
@@ -207,24 +178,6 @@ def _crowded(
         crowding=tuple((many, _congestion(rows, lambda size: swapped(size, rate))) for many, rows in crowds.items()),
         queue=tuple((size, queue_of(size, ends)) for size, ends in replies[-1].get("queued", ())),
     )  # fmt: skip
-
-
-def _crowds(spells: Sequence[Sequence[tuple[int, Sequence[Congested]]]]) -> dict[int, list[Congested]]:
-    """By the number of peers, rows by size."""
-    return {both[0][0]: _quicker(rows for _, rows in both) for both in zip(*spells, strict=True)}
-
-
-def _quicker(spells: Iterable[Sequence[Row]]) -> list[Row]:
-    """Each row, whose seconds are its last entry, of the spell in which it was timed the quickest: a host's neighbours
-    may work for some seconds."""
-    return [min(rows, key=itemgetter(-1)) for rows in zip(*spells, strict=True)]
-
-
-def _each_byte(end: list[tuple[Bytes, Seconds]]) -> float:
-    """Core-seconds of each byte at one end of a message, from the largest of the size of a bucket: still larger ones
-    wait for memory, and no program sends them at once."""
-    (_, least), (size, core) = end[0], max(row for row in end if row[0] <= BUCKET or row is end[1])
-    return max(core - least, 0.0) / size
 
 
 def _overlap(
@@ -258,31 +211,6 @@ def queue_of(size: Bytes, ends: Sequence[Seconds]) -> float:
         if part <= 1:
             return (whole + max(part, 0.0)) * size
     return float((n - 1) * size)
-
-
-@dataclass(frozen=True, slots=True)
-class Round:
-    """A round of computing and a collective of `size` bytes: wall seconds, core-seconds of the collective on each rank,
-    those of computing, 0 where it was timed alone. All of a ring's bytes go over the ports."""
-
-    size: Bytes
-    wall: Seconds
-    core: Seconds
-    ahead: Seconds
-
-
-def _rounds(replies: list[dict[str, Any]], name: str) -> list[Round]:
-    """By size, medians over the ranks, of what was timed twice the quicker: a host's neighbours may work for some
-    seconds. None takes longer than a larger one: if it seemed to, something else on the machine was in its way."""
-    timed, found = dict[Bytes, tuple[Seconds, ...]](), list[Round]()
-    for rows in zip(*(reply.get(name, []) for reply in replies), strict=True):
-        size, *once = (median(row[k] for row in rows) for k in range(4))
-        timed[int(size)] = min(tuple(once), timed.get(int(size), (inf,)))
-    for size, (wall, core, ahead) in sorted(timed.items(), reverse=True):
-        larger = found[-1] if found else Round(0, inf, inf, 0.0)
-        wall, core = min(wall, larger.wall - larger.ahead + ahead), min(max(core - ahead, 0.0), larger.core)
-        found.append(Round(size, wall, core, ahead))
-    return found[::-1]
 
 
 def probe_links(cluster: Cluster, tell: Tell) -> dict[str, Any]:
