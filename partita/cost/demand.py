@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, NamedTuple
 
 from partita.cost.costs import Costs
 from partita.cost.passes import over, owned, passes_of
@@ -55,6 +55,16 @@ class Demand:
 
     core: Seconds = 0.0
     latency: Seconds = 0.0
+
+
+class HopCores(NamedTuple):
+    """Core-seconds of one hop: of its source `before` it leaves (encoding) and for `sending` it, of its target for
+    `receiving` it and `after` it has come (decoding, adding, merging)."""
+
+    before: float
+    sending: float
+    receiving: float
+    after: float
 
 
 def demand_of(costs: Costs, program: Program, act: Act, circle: Circle = ALONE, post: Post = RARELY) -> Demand:
@@ -155,17 +165,14 @@ def hop_cores(costs: Costs, program: Program, act: Collective, ranks: int) -> li
     adding, encoding and decoding, over all hops."""
     elements, _ = program.extent(act, ranks)
     schedule, found = course(program, act, ranks)[0], [0.0] * ranks
-    for load, (before, sending, receiving, after) in hop_parts(costs, program, act, ranks):
-        found[load.source] += before + sending
-        found[load.target] += receiving + after
+    for load, cores in hop_parts(costs, program, act, ranks):
+        found[load.source] += cores.before + cores.sending
+        found[load.target] += cores.receiving + cores.after
     return [own + costs.copy.element * SIFTING * elements for own in found] if schedule.sparse else found
 
 
-def hop_parts(
-    costs: Costs, program: Program, act: Collective, ranks: int
-) -> Iterator[tuple[HopLoad, tuple[Seconds, Seconds, Seconds, Seconds]]]:
-    """Of every hop core-seconds of its source before it leaves and for sending it, of its target for receiving it
-    and after it has come."""
+def hop_parts(costs: Costs, program: Program, act: Collective, ranks: int) -> Iterator[tuple[HopLoad, HopCores]]:
+    """Every hop of a collective among so many `ranks`, and what it takes of both."""
     elements, item = program.extent(act, ranks)
     w, (schedule, edges) = costs.wiring, course(program, act, ranks)
     ahead, back = costs.codec(act.codec) if act.codec else (NOTHING, NOTHING)
@@ -173,7 +180,7 @@ def hop_parts(
     for load in loads_of(schedule, elements, item, act.codec, act.density, edges):
         start, added = w.hopping_start * load.messages, w.reduced * load.added * item
         merged = costs.copy.element * MERGING * load.merged
-        yield load, (
+        yield load, HopCores(
             (ahead.warm if load.source in encoded else ahead).of(load.encoded, bool(load.encoded)),
             start + w.sent * load.size, start + w.received * load.size,
             added + (back.warm if load.target in decoded else back).of(load.decoded) + merged,

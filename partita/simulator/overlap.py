@@ -85,7 +85,7 @@ def _coded(program: Program, act: Act, costs: Costs) -> Seconds:
     if not isinstance(act, Collective) or act.codec is None:
         return 0.0
     ranks = len(act.groups[0])
-    return sum(before + after for _, (before, _, _, after) in hop_parts(costs, program, act, ranks)) / ranks
+    return sum(cores.before + cores.after for _, cores in hop_parts(costs, program, act, ranks)) / ranks
 
 
 def extra_seconds(
