@@ -21,6 +21,8 @@ from partita.plan.rule import momentum_ahead, rate_factor
 from partita.task import Task
 from partita.tracing.optimizer import optimizer_for
 
+UP: Final = {"maximize": False}  # as torch's optimizers have it: uphill, with the gradient's sign turned
+
 
 class Lars(torch.optim.Optimizer):
     """Layer-wise adaptive rates (LB-03; You, Gitman & Ginsburg 2017). For a tensor w with gradient g, decay b:
@@ -30,7 +32,7 @@ class Lars(torch.optim.Optimizer):
 
     def __init__(self, parameters: Any) -> None:
         # Schedules that move a momentum look here for the name of its setting.
-        super().__init__(parameters, {"lr": 1e-3, "momentum": 0.0, "weight_decay": 0.0, "trust": 1e-3})
+        super().__init__(parameters, {"lr": 1e-3, "momentum": 0.0, "weight_decay": 0.0, "trust": 1e-3} | UP)
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
@@ -39,14 +41,15 @@ class Lars(torch.optim.Optimizer):
             for w in group["params"]:
                 if w.grad is None:
                     continue
-                weight, gradient = torch.linalg.vector_norm(w), torch.linalg.vector_norm(w.grad)
+                g = w.grad.neg() if group["maximize"] else w.grad
+                weight, gradient = torch.linalg.vector_norm(w), torch.linalg.vector_norm(g)
                 decay = group["weight_decay"]
                 trust = group["trust"] * weight / (gradient + decay * weight)
                 ratio = torch.where((weight > 0) & (gradient > 0), trust, 1.0)
                 state = self.state[w]
                 if "momentum_buffer" not in state:
                     state["momentum_buffer"] = torch.zeros_like(w)
-                moved = w.grad.add(w, alpha=decay).mul_(group["lr"] * ratio)
+                moved = g.add(w, alpha=decay).mul_(group["lr"] * ratio)
                 w.sub_(state["momentum_buffer"].mul_(group["momentum"]).add_(moved))
 
 
@@ -59,7 +62,7 @@ class Lamb(torch.optim.Optimizer):
     """
 
     def __init__(self, parameters: Any) -> None:
-        super().__init__(parameters, {"lr": 1e-3, "betas": (0.9, 0.999), "eps": 1e-6, "weight_decay": 0.0})
+        super().__init__(parameters, {"lr": 1e-3, "betas": (0.9, 0.999), "eps": 1e-6, "weight_decay": 0.0} | UP)
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
@@ -73,8 +76,9 @@ class Lamb(torch.optim.Optimizer):
                 if not state:
                     state |= {"step": 0, "exp_avg": torch.zeros_like(w), "exp_avg_sq": torch.zeros_like(w)}
                 state["step"] += 1
-                m = state["exp_avg"].lerp_(w.grad, 1 - first)
-                v = state["exp_avg_sq"].mul_(second).addcmul_(w.grad, w.grad, value=1 - second)
+                g = w.grad.neg() if group["maximize"] else w.grad
+                m = state["exp_avg"].lerp_(g, 1 - first)
+                v = state["exp_avg_sq"].mul_(second).addcmul_(g, g, value=1 - second)
                 root = (v / (1 - second ** state["step"])).sqrt_().add_(group["eps"])
                 u = (m / (1 - first ** state["step"])).div_(root).add_(w, alpha=group["weight_decay"])
                 weight, length = torch.linalg.vector_norm(w), torch.linalg.vector_norm(u)
@@ -89,7 +93,7 @@ def optimizer_of(
     task: Task, update: Update, parameters: Iterable[torch.Tensor], names: Sequence[str] = (), groups: Groups = ()
 ) -> torch.optim.Optimizer:
     """The task's optimizer, or that of the plan's rule with the settings of the task's: groups, rates, weight decay,
-    momentum (or Adam's first beta), betas (or momentum and 0.999), eps.
+    momentum (or Adam's first beta), betas (or momentum and 0.999), eps, and whether it goes uphill.
 
     `names` are the weights of which `parameters` are parts, if they are; `groups` then tell in which group of the whole
     model's optimizer each one is, since a part may have other dimensions than its weight.
@@ -107,6 +111,7 @@ def optimizer_of(
     for group in own.param_groups:
         momentum = group.get("momentum", group.get("betas", (0.9,))[0])
         settings = {key: group[key] for key in ("params", "lr")} | {"weight_decay": group.get("weight_decay", 0.0)}
+        settings |= {"maximize": bool(group.get("maximize", False))}
         if update.rule is Rule.LARS:
             ruled.append(settings | {"momentum": momentum, "trust": update.trust})
         else:

@@ -287,6 +287,16 @@ def test_a_schedule_that_a_rule_cannot_have_is_named() -> None:
         checked(task, lambda graph: call("ddp(rule=lars)", graph, machines), machines)
 
 
+@pytest.mark.parametrize("rule", FORMULAS)
+def test_a_rule_goes_uphill_where_the_task_does(rule: str) -> None:
+    """A step up is the step down of the gradient's opposite, weight decay included."""
+    up, down = drawn(1), drawn(1)
+    stepped(Rule(rule), 0.5, up, drawn(2)[1:], weight_decay=0.1, maximize=True)
+    stepped(Rule(rule), 0.5, down, [-drawn(2)[1]], weight_decay=0.1)
+    assert torch.equal(up[0], down[0])
+    assert not torch.equal(up[0], drawn(1)[0])
+
+
 def test_a_rule_takes_settings_of_any_optimizer() -> None:
     """Adafactor has two numbers for eps, of which none is LAMB's."""
     task = replace(perceptron(), optimizer=lambda parameters: torch.optim.Adafactor(parameters))
