@@ -74,6 +74,19 @@ def check_outgoing(rank: Rank, bucket: str, space: Space, round: int) -> None:
         check_gradients(rank, bucket, shaped(flat, rank.state.whole(bucket)), rank.step(round, 0))
 
 
+def check_coded(rank: Rank, codec: str, bucket: str, message: torch.Tensor, step: int) -> None:
+    """Raises RunError where finite numbers of a bucket, or their sum, are none in a message of half precision."""
+    if message.dtype not in (torch.float16, torch.bfloat16) or not message.is_cpu:
+        return
+    if not isfinite(message.sum(dtype=torch.float32).item()):
+        raise RunError(
+            f"what the codec {codec} makes of {rank.program.bucket[bucket].pieces[0].parameter} and others is not "
+            f"finite in step {step} on rank {rank.rank}: {torch.finfo(message.dtype).max:.6g} is the largest number "
+            "that it has, also for sums; use codec=bf16, or a smaller loss",
+            rank=rank.rank, step=step,
+        )  # fmt: skip
+
+
 def check_gradients(rank: Rank, bucket: str, gradients: Sequence[torch.Tensor], step: int) -> None:
     """Raises RunError naming the first weight of a bucket whose gradient is not finite. They are in the order in
     which backward completes them, so it is the one closest to the cause."""

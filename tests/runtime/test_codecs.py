@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 import pytest
+import torch
 
+from partita.errors import RunError
 from partita.lowering.lower import lower
 from partita.oracles.check import TOLERANCE, checked
 from partita.program.instruction import Space
@@ -21,7 +24,7 @@ from tests.priced import priced, whole_cores
 from tests.programs import program_by
 from tests.runtime.padded import padded
 from tests.runtime.test_shards import TROUBLES
-from tests.small import cluster_of, perceptron, two_layers
+from tests.small import Numbers, cluster_of, perceptron, two_layers
 
 PLANS = (
     "ddp(codec=fp16)", "ddp(codec=bf16,collective=doubling)", "ddp(codec=q8,bucket_bytes=300)",
@@ -148,6 +151,27 @@ def test_a_weighted_loss_equals_its_replay(plan: str, size: int) -> None:
     """Means are put through the codec, or sums, where owners have parts of them; a bound on the norm is of what came
     out."""
     assert replayed(padded(clip_norm=0.1), plan, size) <= TOLERANCE
+
+
+@pytest.mark.parametrize("plan", ["ddp(codec=fp16)", "ddp(codec=fp16(where=hop))", "ps_sync(codec=fp16)"])
+@pytest.mark.parametrize("largest", [1e5, 4e4])
+def test_what_half_precision_has_no_number_for_is_told(plan: str, largest: float) -> None:
+    """QU-01, overflow: a worker's gradients of 1e5, or three of 4e4 whose sum is one in half precision, stop the run
+    before any rank steps; a server adds in the bucket's precision."""
+    data = Numbers()
+    data.x[:], data.y[:] = 1.0, 0
+    task = replace(
+        perceptron(), name=f"large-{largest:g}", data=data, model=lambda: torch.nn.Linear(6, 3, bias=False),
+        loss=lambda model, batch: 3 * largest * model(batch[0])[:, 0].mean(),
+    )  # fmt: skip
+    graph, machines = capture(task), cluster_of(3)
+    trained = partial(train_in_process, task, graph, cluster=machines, steps=1)
+    if "ps_sync" in plan and largest < 65504:
+        assert trained(plan=call(plan, graph, machines))
+        return
+    with pytest.raises(RunError, match=r"codec fp16 makes of weight and others is not finite in step 0 .*65504"):
+        trained(plan=call(plan, graph, machines))
+    assert trained(plan=call("ddp(codec=bf16)", graph, machines))
 
 
 def test_the_replay_can_fail() -> None:
