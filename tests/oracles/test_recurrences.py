@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 import torch
 
+from partita.lowering.mixing_matrices import mixing_matrices_of
 from partita.oracles.check import ledger_of
+from partita.plan.sync import Gossip
 from partita.recipes.catalogue import call
 from partita.runs.assembly import train_in_process
 from partita.runtime.feed import Feed
@@ -193,3 +195,27 @@ def test_springs_at_a_server(text: str, delta: float, alpha: float) -> None:
 
     assert float((found - served(delta)).abs().max()) <= 1e-12
     assert float((found - served(delta + 0.1)).abs().max()) > 1e-4
+
+
+def test_consensus_by_multipliers() -> None:
+    """DP-20, lockstep: two steps on f + y (x - z) + rho / 2 (x - z)^2, z = mean of x + y / rho, y += rho (x - z)."""
+    x, y, z = (torch.zeros(SIZE, 6, dtype=torch.float64) for _ in range(3))
+    for step in range(STEPS):
+        x = x - RATE * (slope(x) + y + 0.7 * (x - z))
+        if step % 2:
+            z = (x + y / 0.7).mean(0).expand(SIZE, 6)
+            y = y + 0.7 * (x - z)
+    assert float((ended("admm(period=2,penalty=0.7)") - x).abs().max()) <= 1e-12
+    assert float((ended("admm(period=2,penalty=0.7)", settle=True) - z).abs().max()) <= 1e-12
+
+
+def test_sums_that_are_pushed() -> None:
+    """DP-23 with push-sum: s += what two steps change of s / w, then s and w are mixed by columns that sum to 1."""
+    matrices = [torch.tensor(m).double() for m in mixing_matrices_of(Gossip("push", 1, 3, 0), SIZE, cluster_of(SIZE))]
+    s, w = torch.zeros(SIZE, 6, dtype=torch.float64), torch.ones(SIZE, 1, dtype=torch.float64)
+    for matrix in matrices:
+        assert torch.allclose(matrix.sum(0), torch.ones(SIZE).double())
+        *_, x = stepped(s / w, 2)
+        s, w = matrix @ (s + x - s / w), matrix @ w
+    assert float((w - 1).abs().max()) > 0.1
+    assert float((ended("gossip(direction=push,draws=3,period=2)") - s / w).abs().max()) <= 1e-12
