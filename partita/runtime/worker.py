@@ -23,7 +23,7 @@ from partita.runtime.acts import carry_out
 from partita.runtime.ahead import Ahead
 from partita.runtime.beside import LaneRun, taken_along
 from partita.runtime.brake import RoundWait
-from partita.runtime.device import on
+from partita.runtime.device import CPU, on
 from partita.runtime.dispatch import Dispatch, dispatch_of, until
 from partita.runtime.leg import Interval
 from partita.runtime.membership import AbsenceWait, lane_over, lost, stale
@@ -85,6 +85,11 @@ def _in_order(rank: Rank, lane: Lane, interval: Interval, record: Record) -> Lan
 
 def _round_ends(rank: Rank, round: int) -> None:
     rank.ends.append((rank.clock(True), time.process_time()))
+    if rank.device == CPU:  # a card would have to be waited for
+        for kept in (rank.losses, rank.weights):  # a tensor takes half a kilobyte a step, for as long as a run lasts
+            for step in range(rank.step(round, 0), rank.step(round + 1, 0)):
+                if step in kept:
+                    kept[step] = float(kept[step])
     rank.round_ends(round)
 
 

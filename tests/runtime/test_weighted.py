@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from math import ceil, inf
@@ -17,7 +18,10 @@ from partita.oracles.reference import fresh
 from partita.program.instruction import Pack, Scale
 from partita.program.program import WEIGHT
 from partita.recipes.catalogue import call
+from partita.runs import assembly
 from partita.runs.assembly import train_in_process
+from partita.runs.losses import loss_rows
+from partita.runtime.rank import Rank
 from partita.task import Task
 from tests.captures import capture
 from tests.programs import program_by
@@ -99,6 +103,22 @@ def test_the_loss_is_the_sum_over_the_weight(plan: str) -> None:
     order = torch.randperm(len(task.data), generator=torch.Generator().manual_seed(5))[: task.batch_size]
     total, weight = task.loss(task.model(), default_collate([task.data[int(i)] for i in order]))
     assert losses[0] == pytest.approx((total / weight).item(), rel=1e-5)
+
+
+@pytest.mark.parametrize("plan", ["ddp(microbatches=2)", "pipe_sgd", "local_sgd(period=2)", "gpipe(stages=3)"])
+@pytest.mark.parametrize("make", [perceptron, padded])
+def test_of_a_step_that_is_over_numbers_are_kept_and_no_tensors(
+    monkeypatch: pytest.MonkeyPatch, make: Callable[[], Task], plan: str
+) -> None:
+    """A run may have a million steps."""
+    seen: list[Rank] = []
+    monkeypatch.setattr(assembly, "loss_rows", lambda rank: seen.append(rank) or loss_rows(rank))
+    task, machines = make(), cluster_of(3)
+    graph = capture(task)
+    _, losses = train_in_process(task, graph, call(plan, graph, machines), machines, 4, seed=5)
+    assert sorted(losses) == [0, 1, 2, 3]
+    kept = [value for rank in seen for value in (*rank.losses.values(), *rank.weights.values())]
+    assert {type(value) for value in kept} == {float}
 
 
 def test_only_a_weighted_loss_pays_for_its_weight() -> None:
