@@ -76,12 +76,16 @@ def reported_by(worker: Worker, message: dict[str, Any]) -> WorkerFailure:
 
 def hang(verb: str, timeout: Seconds, silent: Sequence[Worker], stood: bool = False) -> RunHung:
     """The error for a run in which nothing was heard for `timeout` seconds: it names the workers that owe an answer,
-    and which of them are stopped. `stood`: the run stood still for the share of --timeout that it may."""
+    and which of them are stopped; where some went to meet the others, those that did not. `stood`: the run stood still
+    for the share of --timeout that it may."""
+    late = [worker for worker in silent if not worker.ready]
+    others = ", ".join(str(worker.rank) for worker in silent if worker.ready) if late else ""
+    wait, silent = f", for which others wait (ranks {others})" if others else "", late or silent
     each = ", ".join(f"rank {worker.rank}{_words_of(worker)}{_after(worker)}" for worker in silent)
     share = f" ({STALL_SHARE:.0%} of --timeout)" if stood else ""
     first = min(silent, key=lambda worker: (not state_of(worker), worker.step))
     return RunHung(
-        f"no answer to {verb!r} and nothing heard for {timeout:.3g} s{share} from {each}",
+        f"no answer to {verb!r} and nothing heard for {timeout:.3g} s{share} from {each}{wait}",
         rank=first.rank,
         step=first.step,
     )

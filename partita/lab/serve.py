@@ -63,6 +63,7 @@ class Service:
         from partita.zoo.tasks import built_in
 
         task, cluster = load_task(request["task"], built_in), load_cluster(request["cluster"])
+        tell({"ready": True})
         if not request.get("back"):
             self.join(request, tell)
         self.session = Session(

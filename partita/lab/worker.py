@@ -19,7 +19,8 @@ from partita.units import Seconds
 @dataclass
 class Worker:
     """A process on the device of `rank`. `step` is the last step that it reported for the current request (-1:
-    none), `stands` its last report of standing still since it last moved, `heard` the time of its last message."""
+    none), `ready` whether it reported that it goes to meet the others, `stands` its last report of standing still since
+    it last moved, `heard` the time of its last message."""
 
     rank: int
     process: subprocess.Popen[Any] | Forked
@@ -30,6 +31,7 @@ class Worker:
     stdin: int
     unsaid: bytes = b""
     step: int = -1
+    ready: bool = False
     ended: bool = False
     stands: dict[str, Any] | None = None
     heard: Seconds = 0.0

@@ -2,6 +2,7 @@
 
     ask_all("run", {...})  ──>  {"id": 3, "verb": "run", ...}      to each worker's stdin
     on_event(rank, event)  <──  {"id": 3, "event": {"step": 12}}   any number, from its stdout
+                                {"id": 3, "event": {"ready": true}}   it goes to meet the others: who holds them up?
                                 {"id": 3, "event": {"untimed": true}}   quotas are lifted until all have replied
                                 {"id": 3, "event": {"failed": {...}}}   an error of a worker that cannot reply any more
     a list of replies      <──  {"id": 3, "ok": {...}}             or {"id": 3, "error": "a sentence", "exit": 3}
@@ -107,7 +108,7 @@ class WorkerGroup:
         for worker in self.workers:
             own = payload if isinstance(payload, Mapping) else payload[worker.rank]
             worker.tell({"id": self._number, "verb": verb, **own})
-            worker.step, worker.stands, worker.heard = -1, None, time.monotonic()
+            worker.step, worker.ready, worker.stands, worker.heard = -1, False, None, time.monotonic()
             self._want_write(worker)
         try:
             with self._untimed:
@@ -203,6 +204,7 @@ class WorkerGroup:
             if "event" in message:
                 event = message["event"]
                 worker.step = max(worker.step, event.get("step", -1))
+                worker.ready |= "ready" in event
                 if "back" in event:
                     self.spares.absent.discard(worker.rank)
                 if "untimed" in event:

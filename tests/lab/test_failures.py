@@ -28,7 +28,8 @@ DEATHS = {
 
 def worker(code: int = 0) -> Worker:
     """One that has come to step 3 and ended with that code."""
-    return Mock(spec=Worker, rank=1, step=3, process=Mock(wait=lambda: code, pid=-1), tail=lambda: "a long story")
+    process = Mock(wait=lambda: code, pid=-1)
+    return Mock(spec=Worker, rank=1, step=3, ready=False, process=process, tail=lambda: "a long story")
 
 
 @pytest.mark.parametrize("code", DEATHS)

@@ -117,6 +117,13 @@ def test_silence_is_a_hang_and_the_stopped_rank_is_named(trio: WorkerGroup) -> N
     assert (caught.value.rank, caught.value.exit_code) == (1, 4)
 
 
+def test_of_those_who_are_to_meet_the_one_who_does_not_come_is_named(trio: WorkerGroup) -> None:
+    """A task that loads for ever on one rank; the others are silent as well."""
+    with pytest.raises(RunHung, match=r"from rank 1 \(stopped by a signal\), for which .* \(ranks 0, 2\)$") as caught:
+        trio.ask_all("die", {"rank": 1, "how": "stop", "ready": True}, 0.6)
+    assert caught.value.rank == 1
+
+
 def test_a_complaint_is_passed_on(trio: WorkerGroup) -> None:
     with pytest.raises(RunError, match="rank 2 after step 2: ValueError: rank 2 is unhappy") as caught:
         trio.ask_all("complain", {"rank": 2, "steps": 3}, 20.0)

@@ -32,6 +32,8 @@ def main() -> None:
             print("not a message", flush=True)
             say({"ok": {"rank": rank, "size": len(request.get("data", "")), "own": request.get("own")}})
         elif request["verb"] == "die":
+            if request.get("ready") and not mine:
+                say({"event": {"ready": True}})
             if mine:
                 print("last words", file=sys.stderr, flush=True)
                 act(request["how"])
