@@ -20,7 +20,7 @@ import typer
 from typer.main import get_command
 
 from partita.errors import OptionError
-from partita.lab.fork_client import load_ahead
+from partita.lab.fork_client import end_fork_server, load_ahead
 from partita.report import arguments as arg
 from partita.report.answer import Answer, open_streams, say, stdout_kept_free
 from partita.report.failure import INTERRUPTED, attempt, terminable
@@ -54,6 +54,7 @@ def main(words: list[str] | None = None) -> int:
     code = say(answer, as_json)
     if own and code == INTERRUPTED:
         # Where Ctrl-C came while a text was executed, as dataclasses do, Python ends by a signal, caught or not.
+        end_fork_server()
         os._exit(code)
     return code
 

@@ -99,6 +99,10 @@ INTERRUPTED = """
 import sys
 from partita import api
 from partita.__main__ import main
+from partita.lab import fork_client
+from partita.lab.fork_client import load_ahead
+load_ahead()
+print(fork_client._at_work[0].process.pid, flush=True)
 api.doctor = lambda: exec("raise KeyboardInterrupt")
 sys.argv = ["partita", "doctor"]
 sys.exit(main())
@@ -108,7 +112,8 @@ sys.exit(main())
 def test_ctrl_c_is_an_exit_code_wherever_it_comes() -> None:
     """Python kills itself by SIGINT if the interrupt came out of a text that was executed, though it was caught."""
     done = subprocess.run([sys.executable, "-c", INTERRUPTED], capture_output=True, text=True, check=False, timeout=60)
-    assert (done.returncode, done.stdout, done.stderr) == (130, "", "partita: interrupted\n")
+    assert (done.returncode, done.stderr) == (130, "partita: interrupted\n")
+    assert not Path(f"/proc/{int(done.stdout)}").exists(), "what it had begun to load goes on without it"
 
 
 def test_a_traceback_is_shown_on_demand(say: Say, monkeypatch: pytest.MonkeyPatch) -> None:
