@@ -21,7 +21,7 @@ from typing import Any
 
 import torch
 
-from partita.errors import TaskError, first_line
+from partita.errors import Ended, TaskError, first_line
 from partita.graph.graph import Graph
 from partita.runtime.device import to_device
 from partita.runtime.generators import ALONE, generators_kept, host_state, seed_all
@@ -71,7 +71,9 @@ class Feed:
         try:
             with ALONE if floating is torch.float64 else nullcontext():
                 batch = self.batch(positions)
-        except Exception as error:
+        except Ended:
+            raise
+        except (Exception, SystemExit) as error:
             raise TaskError(
                 f"reading samples {list(positions)[:4]}... of {self.task.name!r} failed ({first_line(error)}); correct "
                 "the data set, or Task.collate"

@@ -9,9 +9,10 @@ import pytest
 import torch
 from torch import nn
 
-from partita.errors import TaskError
+from partita.errors import Ended, TaskError
 from partita.recipes.catalogue import call
 from partita.runs.assembly import train_in_process
+from partita.runtime.feed import Feed
 from partita.task import Task
 from tests.captures import capture
 from tests.small import Numbers, cluster_of, perceptron
@@ -67,3 +68,21 @@ def test_samples_that_are_seen_to_differ_are_not_traced(note: bool) -> None:
     graph = capture(task)
     assert graph.rung == "opaque"
     assert train_in_process(task, graph, call("ddp", graph, machines), machines, 2)[1]
+
+
+class Leaving(Numbers):
+    """Code that reads a sample leaves by itself, or a signal ends the process."""
+
+    def __init__(self, stop: SystemExit) -> None:
+        super().__init__()
+        self.stop = stop
+
+    def __getitem__(self, index: int) -> Any:
+        raise self.stop
+
+
+def test_a_data_set_that_leaves_is_told_of_and_a_signal_ends_the_rank() -> None:
+    with pytest.raises(TaskError, match=r"reading samples \[3, 5\]... of 'perceptron' failed \(SystemExit: 0\)"):
+        Feed(replace(perceptron(), data=Leaving(SystemExit(0))), 0).read([3, 5], "cpu")
+    with pytest.raises(Ended):
+        Feed(replace(perceptron(), data=Leaving(Ended(143))), 0).read([3, 5], "cpu")
