@@ -225,7 +225,6 @@ class Session:
     def save(self, model: Any, out: str) -> str:
         """Write the model into the folder `out`; returns the path of the file."""
         path = Path(out) / "model.safetensors"
-        path.parent.mkdir(parents=True, exist_ok=True)
         save_weights(model, path)
         return str(path)
 

@@ -388,6 +388,16 @@ def test_a_disk_without_room_for_the_end_is_a_sentence(
         write_result(str(tmp_path), Finished(plan, 6, RunResult(Timeline("p", "measured", 0.5, 12), (), 1.5, "w")))
 
 
+def test_a_folder_that_vanished_is_made_again_and_a_file_in_its_place_is_a_sentence(tmp_path: Path) -> None:
+    layer, out = torch.nn.Linear(2, 2), tmp_path / "out"
+    save_weights(layer, out / "model.safetensors")
+    assert (out / "model.safetensors").exists()
+    shutil.rmtree(out)
+    out.write_text("")
+    with pytest.raises(OptionError, match=r"model\.safetensors cannot be written \(FileExistsError"):
+        save_weights(layer, out / "model.safetensors")
+
+
 def test_a_limit_on_files_is_seen_before_the_first_step(
     tmp_path: Path, graph: Graph, plan: Plan, monkeypatch: pytest.MonkeyPatch
 ) -> None:
