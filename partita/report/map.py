@@ -20,7 +20,8 @@ from partita.units import show_bandwidth, show_seconds
 
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM, ENTRY = 900, 440, 74, 34, 44, 44, 18  # pixels
 TICKS: Final = (1, 2, 5)
-COLUMNS: Final = 3
+COLUMNS: Final = 3  # of plans in the legend, fewer where their names are long
+KEY, LETTER = 28, 6.4  # pixels of a legend's line, and of a letter
 COLOURS: Final = (  # light, dark; of a page's plans too
     ("#1f5fa8", "#7db2f0"), ("#c2571a", "#f0945a"), ("#2e7d4f", "#6cc492"), ("#8a4fa3", "#c79be0"),
     ("#8c6a00", "#dcbb4c"), ("#b0305a", "#f07fa0"), ("#12757f", "#5cc4cf"), ("#5f5f5f", "#b4b4b4"),
@@ -68,7 +69,9 @@ def turns(lines: Sequence[Line]) -> str:
 def map_svg(lines: Sequence[Line], title: str, *, alone: bool = True) -> str:
     """The drawing; `alone` with colours of its own."""
     points = [point for line in lines for point in (*line.predicted, *line.measured)]
-    rows = -(-len(lines) // COLUMNS)
+    longest = KEY + LETTER * max(len(line.plan) + 2 for line in lines)
+    columns = max(min(COLUMNS, int((WIDTH - LEFT) / longest)), 1)
+    rows = -(-len(lines) // columns)
     (low, high), (least, most) = ((min(each), max(each)) for each in zip(*points, strict=True))
     plot = Plot(low, high, least, most)
     head = '<svg xmlns="http://www.w3.org/2000/svg" ' if alone else "<svg "
@@ -81,10 +84,12 @@ def map_svg(lines: Sequence[Line], title: str, *, alone: bool = True) -> str:
     for line in lines:
         parts += _drawn(line, plot)
     for place, line in enumerate(lines):
-        x, y = LEFT + (WIDTH - LEFT) // COLUMNS * (place % COLUMNS), HEIGHT + 4 + ENTRY * (place // COLUMNS)
+        x, y = LEFT + (WIDTH - LEFT) // columns * (place % columns), HEIGHT + 4 + ENTRY * (place // columns)
+        most = int((WIDTH - LEFT - KEY) / LETTER)  # a line's worth
+        name = line.plan if len(line.plan) <= most else f"{line.plan[: most - 1]}\N{HORIZONTAL ELLIPSIS}"
         parts.append(
             f'<g class="p{line.place % 10}"><path class="line" d="M{x} {y - 4}h22"/>'
-            f'<text x="{x + 28}" y="{y}">{escape(line.plan)}</text></g>'
+            f'<text x="{x + KEY}" y="{y}">{escape(name)}</text></g>'
         )
     return "".join([*parts, "</svg>"])
 

@@ -89,6 +89,65 @@ def test_little_to_show_is_no_error(chromium: Browser, tmp_path: Path, change: s
     assert chromium.complaints() == []
 
 
+LONG = "ddp(bucket_bytes=1048576,first_bucket_bytes=1048576,order=priority,collective=halving_doubling,recompute=full)"
+
+
+@pytest.mark.parametrize("width", [400, 1280])
+def test_long_names_stay_within_the_page(chromium: Browser, tmp_path: Path, width: int) -> None:
+    """Nor do they cover each other below the map, whose letters can be read on a narrow screen: it scrolls."""
+    rows = tuple(
+        replace(row, plan=f"{LONG}{place}", over=((1.25e7, 0.2), (1.25e9, 0.05))) if row.measured else row
+        for place, row in enumerate(nine().rows)
+    )
+    write_page(replace(nine(), rows=rows), tmp_path / "long.html")
+    chromium.shape(width)
+    chromium.open(tmp_path / "long.html")
+    assert chromium.evaluate("document.documentElement.scrollWidth") == width
+    boxes = "[...document.querySelectorAll('svg.map g text')].map(each => each.getBoundingClientRect())"
+    names = chromium.evaluate(f"{boxes}.map(({{left, right, top, bottom}}) => [left, right, top, bottom])")
+    assert len(names) == 8
+    for place, (left, right, top, bottom) in enumerate(names):
+        for other in names[place + 1 :]:
+            apart = other[0] >= right or other[1] <= left or other[2] >= bottom - 2 or other[3] <= top + 2
+            assert apart
+    assert names[0][3] - names[0][2] >= 8
+
+
+def test_where_no_plan_ran_the_reason_has_the_table(chromium: Browser, tmp_path: Path) -> None:
+    """And nothing is left free for drawings that there are none of."""
+    write_page(Comparison((Row("a", error="no " * 99),), "t", cluster_of(2)), tmp_path / "page.html")
+    chromium.shape(1280)
+    chromium.open(tmp_path / "page.html")
+    wide = "(name => document.querySelector(name).getBoundingClientRect().width)"
+    assert chromium.evaluate(f"{wide}('td.sentence') / {wide}('#table')") > 0.8
+    assert chromium.evaluate("document.getElementById('pareto').clientHeight") < 100
+    assert chromium.evaluate("getComputedStyle(document.querySelector('.legend')).display") == "none"
+
+
+def test_no_name_covers_the_title_of_an_axis(chromium: Browser, tmp_path: Path) -> None:
+    """Of the plan that needs most memory, at the left, with another right below it."""
+
+    def between(row: Row, before: float, step: float, memory: int) -> Row:
+        assert row.predicted
+        assert row.measured
+        after = replace(row.measured, step_seconds=step, low=step - 0.004, high=step + 0.008, memory=(memory,))
+        return replace(row, measured=after, predicted=replace(row.predicted, step_seconds=before, memory=(memory,)))
+
+    first, second, *rest = nine().rows
+    rows = (between(first, 0.008, 0.018, 7_000_000), between(second, 0.011, 0.03, 6_880_000), *rest)
+    write_page(replace(nine(), rows=rows), tmp_path / "page.html")
+    chromium.shape(400)
+    chromium.open(tmp_path / "page.html")
+    over = chromium.evaluate("""(() => {
+        const [title] = [...document.querySelectorAll('#pareto text')].filter(t => t.textContent.startsWith('peak '));
+        const at = title.getBoundingClientRect();
+        return [...document.querySelectorAll('#pareto .name')].map(each => each.getBoundingClientRect())
+            .filter(box => box.left < at.right && box.right > at.left && box.top < at.bottom - 3
+                && box.bottom > at.top + 3).length;
+    })()""")
+    assert over == 0
+
+
 def test_headings_sort_and_errors_stay_last(chromium: Browser, page: Path) -> None:
     chromium.shape(1280)
     chromium.open(page)

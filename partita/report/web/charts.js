@@ -46,7 +46,8 @@ drawn(pareto, (width) => {
   const front = frontier(points.map(({ p, m }) => m || p)).map(([step, size]) => [plot.x(step), plot.y(size)]);
   const stairs = front.flatMap(([a, b], i) => (i ? [[a, front[i - 1][1]], [a, b]] : [[a, b]]));
   plot.picture.append(svg("path", { class: "front", d: path(stairs) }));
-  const taken = points.flatMap((each) => covered(each, plot));
+  const title = [plot.inner.left, plot.inner.top - 15, plot.inner.left + y.title.length * 6, plot.inner.top - 2];
+  const taken = [title, ...points.flatMap((each) => covered(each, plot))];
   for (const { row, place, p, m } of points) drawPoint(plot, row, place, p, m, taken, width);
 });
 
