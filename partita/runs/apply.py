@@ -146,21 +146,7 @@ class Reducer:
 
 
 def apply(plan: Plan | str, model: Any, optimizer: Any, loader: Any) -> tuple[Any, Any, Any]:
-    """(model, optimizer, loader) for a loop of one's own under torchrun, the same objects but the loader.
-
-        for batch in loader: loss(model, batch).backward(); optimizer.step(); optimizer.zero_grad()
-
-    The loader gives this rank's part of each minibatch. Three kinds of plan mean what a loop says, others are refused:
-    - one rank (`single`): nothing changes;
-    - gradients all-reduced in lockstep (`ddp`): backward() leaves in .grad the mean over the whole minibatch on every
-      rank, so that clipping and step() are those of one process; one backward a step;
-    - weights averaged every `period` steps (`local_sgd`): backward() and step() are this rank's own, and the step that
-      ends a period also averages the weights over ranks. Optimizer state stays with the rank.
-    The loss must be the mean over its samples. Weights, buffers and the loader's own generators begin as rank 0's;
-    buffers then go their own way.
-    A parameter that no sample reaches has a gradient of zeros instead of none. Raises OptionError outside torchrun,
-    PlanError for a plan that a loop cannot carry out.
-    """
+    """What `partita.api.apply` promises, carried out."""
     rank, world = _place()
     made = _plan_of(plan, model, world)
     sync = agreement_of(made)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 from collections.abc import Sequence
 from dataclasses import replace
@@ -311,3 +312,10 @@ def test_a_ghost_is_not_timed() -> None:
     assert "cannot be timed" in api.costs_of(two_layers(), haunted, [plan], task="t").because
     with pytest.raises(OptionError, match="allowed are measured and datasheet"):
         api.costs_of(two_layers(), haunted, [plan], source="guessed")
+
+
+def test_help_of_apply_says_what_a_loop_means() -> None:
+    """Which plans allow it, and what backward() and step() then do: the contract's words."""
+    said = inspect.getdoc(pt.apply) or ""
+    for word in ("single", "ddp", "local_sgd", "backward()", "step()", "Raises OptionError", "PlanError"):
+        assert word in said
