@@ -85,6 +85,11 @@ def show_bandwidth(value: BytesPerSecond) -> str:
     return _scaled(value * 8, ((1e12, "Tbit/s"), (1e9, "Gbit/s"), (1e6, "Mbit/s"), (1e3, "kbit/s"), (1, "bit/s")))
 
 
+def show_rate(value: float) -> str:
+    """228571.4 samples a second -> '228,571'; 6.4321 -> '6.43'."""
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
 def show_flops(value: Flops) -> str:
     """3.12e14 -> '312 TFLOP'."""
     return _scaled(value, ((1e15, "PFLOP"), (1e12, "TFLOP"), (1e9, "GFLOP"), (1e6, "MFLOP"), (1, "FLOP")))

@@ -9,7 +9,7 @@ from typing import final
 from partita.program.timeline import Timeline
 from partita.report.comparison import Row
 from partita.report.svg import timeline_svg
-from partita.units import show_bytes, show_seconds
+from partita.units import show_bytes, show_rate, show_seconds
 
 
 @final
@@ -32,7 +32,7 @@ def shown(timeline: Timeline) -> Shown:
 
 def _lines(timeline: Timeline) -> list[str]:
     step = timeline.step_seconds
-    rate = f", {timeline.batch / step:.4g} samples/s" if step else ""
+    rate = f", {show_rate(timeline.batch / step)} samples/s" if step else ""
     lines = [f"{timeline.plan}, {timeline.origin}: {show_seconds(step)} a step{rate}"]
     spent = {field.name: getattr(timeline.breakdown, field.name) for field in fields(timeline.breakdown)}
     parts = [f"{name.replace('_', ' ')} {show_seconds(s)} ({s / step:.0%})" for name, s in spent.items() if s and step]

@@ -21,7 +21,7 @@ from partita.report.figures import figures
 from partita.report.files import write_file
 from partita.report.map import map_about, map_lines, map_svg, turns
 from partita.report.words import findings, naive_ratio
-from partita.units import show_bytes, show_seconds
+from partita.units import show_bytes, show_rate, show_seconds
 
 MOST_BYTES: Final = 1_000_000
 BUDGETS: Final = (16_000, 8_000, 4_000, 1_000, 0)  # spans, until the page is small enough
@@ -140,7 +140,7 @@ def cells(row: Row) -> dict[str, Cell]:
     return {
         "predicted": _step(p), "measured": _step(m), "ln": _signed(ln_ratio(row)),
         "sum": _signed(naive_ratio(row, "sum")), "max": _signed(naive_ratio(row, "max")),
-        "rate": Cell(NOTHING if rate is None else f"{rate:,.0f}" if rate >= 100 else f"{rate:.3g}", rate),
+        "rate": Cell(NOTHING if rate is None else show_rate(rate), rate),
         "memory_predicted": _fullest(p.memory if p else ()), "memory_measured": _fullest(m.memory if m else ()),
         "wire_predicted": _fullest(p.wire_sent if p else ()), "wire_measured": _fullest(m.wire_sent if m else ()),
         "loss": Cell(NOTHING if row.final_loss is None else f"{row.final_loss:.4g}", row.final_loss),

@@ -17,7 +17,7 @@ from partita.report.rows import Rows
 from partita.searches.exhaustive import Search
 from partita.searches.objective import money_of
 from partita.searches.sweep import Sweep
-from partita.units import show_bandwidth, show_bytes, show_seconds
+from partita.units import show_bandwidth, show_bytes, show_rate, show_seconds
 
 NEGLIGIBLE: Final = 1e-6  # of a step, which rounding leaves
 
@@ -76,7 +76,7 @@ def search_table(search: Search, devices: Sequence[Device] = ()) -> Table:
         table.add_row(
             str(place), Text(printable(candidate.plan.name)), show_seconds(t.step_seconds),
             *([f"{steps:.0f}", show_seconds(steps * t.step_seconds)] if weighed else ()),
-            f"{t.batch / t.step_seconds:.4g}" if t.step_seconds else NOTHING,
+            show_rate(t.batch / t.step_seconds) if t.step_seconds else NOTHING,
             _fullest(t, lambda t: t.memory), _fullest(t, lambda t: t.wire_sent),
             *([f"{dollars:.3g}" if dollars else NOTHING] if priced else ()),
             "yes" if candidate.fits else "no", candidate.semantics,
@@ -91,7 +91,7 @@ def minibatch_table(search: Search) -> Table:
         table.add_row(
             str(m.point.batch), Text(printable(m.plan)), f"{m.point.rate:g}" if m.point.rate else NOTHING,
             f"{m.steps:.0f}", show_seconds(m.step_seconds), show_seconds(m.seconds) + ("" if m.fits else ", not fit"),
-            f"{m.samples_per_second:.4g}", "yes" if m.good else NOTHING, m.costs,
+            show_rate(m.samples_per_second), "yes" if m.good else NOTHING, m.costs,
         )  # fmt: skip
     return table
 
@@ -127,7 +127,7 @@ def timeline_table(timeline: Timeline) -> Table:
     rows = {
         "plan": printable(timeline.plan),
         "step": str(_step(timeline)),
-        "samples a second": f"{timeline.batch / step:.4g}" if step else NOTHING,
+        "samples a second": show_rate(timeline.batch / step) if step else NOTHING,
         "forward": _share(b.forward, step), "backward": _share(b.backward, step),
         "optimizer": _share(b.optimizer, step), "codec": _share(b.codec, step), "data": _share(b.data, step),
         "exposed communication": _share(b.exposed_communication, step), "idle": _share(b.idle, step),

@@ -18,6 +18,7 @@ from partita.recipes.catalogue import RECIPES
 from partita.report.answers import trained_answer
 from partita.report.comparison import Comparison, Row, unreached, verdict
 from partita.report.json import row_body
+from partita.report.page import cells
 from partita.report.setting import Setting
 from partita.report.steps import steps_of
 from partita.report.svg import timeline_svg
@@ -122,6 +123,18 @@ def test_a_ranking_on_a_narrow_terminal_counts_its_blocks() -> None:
     assert [line.split() for line in found.splitlines() if line.startswith(("place", "plan"))] == [
         ["place", "1"], ["plan", "ddp"], ["place", "2"], ["plan", "single"],
     ]  # fmt: skip
+
+
+def test_rates_are_written_out_as_on_the_page() -> None:
+    """197,282 and not 1.973e+05."""
+    quick = predicted(step=8 / 197282)
+    search = Search((Candidate(Plan("ddp"), quick, "exact", True),), 0.1, 0.2, 1.5, "words")
+    for text in (drawn(timeline_table(quick)), drawn(search_table(search)), shown_page(quick)):
+        assert "197,282" in text
+
+
+def shown_page(timeline: Timeline) -> str:
+    return cells(Row("ddp", timeline))["rate"].text
 
 
 def test_the_ranking_says_what_does_not_fit() -> None:
