@@ -23,6 +23,7 @@ from partita.recipes.balance import prices_near
 from partita.recipes.trade import Trade
 from partita.units import Bytes, Seconds, show_bytes
 
+FINE = 32  # forward operators up to which each is also tried as a block of its own
 TRIES = 6  # limits that are tried for each size of blocks
 TRIMS = 24  # operators that are then tried without
 
@@ -86,22 +87,35 @@ def settled(plan: Plan, graph: Graph, cluster: Cluster, costs: Costs | None = No
     if not over_budget:
         return plan
     step = in_precision(graph, plan.memory)
-    blocks = block_starts(step)
-    while True:
+    short: list[_Place] = []
+
+    def kept(blocks: Sequence[int]) -> tuple[Seconds, Plan] | None:
+        """What is computed again by the programme of these blocks; None if one place cannot keep to its budget."""
         places = _places(program, (graph, step), cluster, costs, blocks, limits, over_budget)
         for stages, place in places.items():
             place.held = max(now[role.name] for role in roles if program.stages_of(role) == stages)
-        chosen = _searched(plan, graph, cluster, places, blocks)
-        if chosen is not None:
-            return _trimmed(plan, graph, cluster, chosen, limits, next(iter(places.values())))
-        if len(blocks) < 3:
-            short = next(place for place in places.values() if place.best is None)
-            raise PlanError(
-                f"{plan.name}: recompute=auto may take {show_bytes(short.allowed)} for what comes and goes in a step, "
-                f"and found no way below {show_bytes(min(short.least, default=short.held))}; raise budget, or use more "
-                "microbatches or stages"
-            )
-        blocks = (0, *blocks[2::2])
+        names = _searched(plan, graph, cluster, places, blocks)
+        if names is None:
+            short.append(next(place for place in places.values() if place.best is None))
+            return None
+        prices = next(iter(next(iter(places.values())).trades.values())).seconds
+        made = _trimmed(plan, graph, cluster, names, limits, prices)
+        return sum(prices[name] for name in made.memory.recomputed), made
+
+    found: list[tuple[Seconds, Plan] | None] = []
+    for blocks in (block_starts(step), *([tuple(range(step.forward_length))] if step.forward_length <= FINE else [])):
+        found.append(kept(blocks))
+        while found[-1] is None and len(blocks) >= 3:
+            blocks = (0, *blocks[2::2])
+            found.append(kept(blocks))
+    if fitting := [one for one in found if one]:
+        return min(fitting, key=lambda one: one[0])[1]
+    last = short[-1]
+    least = min((peak for place in short if place.allowed == last.allowed for peak in place.least), default=last.held)
+    raise PlanError(
+        f"{plan.name}: recompute=auto may take {show_bytes(last.allowed)} for what comes and goes in a step, "
+        f"and found no way below {show_bytes(least)}; raise budget, or use more microbatches or stages"
+    )
 
 
 def _searched(
@@ -140,11 +154,15 @@ def _searched(
 
 
 def _trimmed(
-    plan: Plan, graph: Graph, cluster: Cluster, names: frozenset[str], limits: Mapping[str, Bytes], place: _Place
+    plan: Plan,
+    graph: Graph,
+    cluster: Cluster,
+    names: frozenset[str],
+    limits: Mapping[str, Bytes],
+    prices: Mapping[str, Seconds],
 ) -> Plan:
     """The plan with these names, without those, most expensive first, that can be left out while every rank keeps to
     its limit: a programme over bounds may choose too many."""
-    prices = place.trades[next(iter(place.trades))].seconds
     kept = _with(plan, names)
     for name in sorted(names, key=lambda name: (-prices[name], name))[:TRIMS]:
         tried = _with(plan, frozenset(kept.memory.recomputed) - {name})

@@ -36,7 +36,7 @@ def planned(names: tuple[str, ...]) -> Plan:
     return Plan("named", memory=Memory(recompute=Recompute.AUTO if names else Recompute.NONE, recomputed=names))
 
 
-@pytest.mark.parametrize(("count", "growth", "prices"), [(2, 0, 1), (4, 0, 1), (3, 5, 4), (4, 1, 4)])
+@pytest.mark.parametrize(("count", "growth", "prices"), [(2, 0, 1), (4, 0, 1), (3, 5, 4), (4, 1, 4), (5, 3, 4)])
 def test_no_choice_costs_less(count: int, growth: int, prices: int) -> None:
     """ME-07's choice for a budget against all subsets of a chain's operators, of equal ones at one price, and of
     growing ones at several."""
@@ -61,6 +61,16 @@ def test_no_choice_costs_less(count: int, growth: int, prices: int) -> None:
         program = lower_phase(graph, settled(asked, graph, machines, costs), machines)
         assert passing(program, graph, 0) <= limit
         assert again(program, graph, price) == pytest.approx(least)
+
+
+def test_a_short_step_is_also_looked_at_operator_by_operator() -> None:
+    """Where all blocks of several operators are too large for the limit."""
+    graph, machines = layers(4, batch=BATCH, growth=8), cluster_of(1)
+    costs = priced(graph, machines, (BATCH,))
+    costs = replace(costs, operators={name: 1e-3 * (1 + i % 4) for i, name in enumerate(costs.operators)})
+    whole = passing(lower_phase(graph, planned(()), machines), graph, 0)
+    plan = settled(Plan("asked", memory=Memory(recompute=Recompute.AUTO, budget=0.7)), graph, machines, costs)
+    assert passing(lower_phase(graph, plan, machines), graph, 0) <= 0.7 * whole
 
 
 @pytest.mark.parametrize("text", ["ddp", "gpipe(stages=2)", "interleaved(stages=2,chunks=2)", "one_f_one_b(stages=3)"])
