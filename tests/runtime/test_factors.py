@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from fractions import Fraction
 
 import pytest
 from hypothesis import given, settings
@@ -144,15 +145,15 @@ def test_messages_have_the_bytes_of_the_closed_forms(workers: int, samples: int)
         assert with_ - without == pytest.approx(factors - otherwise)
 
 
-@given(st.integers(1, 64), st.integers(1, 64), st.integers(1, 64), st.integers(2, 9))
-def test_the_choice_is_the_smaller_number(rows: int, columns: int, samples: int, workers: int) -> None:
-    """FM-03: argmin of the two counts; FM-01: factors up are fewer exactly below M N / (M + N)."""
-    factors, served = (
-        broadcast_elements(rows, columns, samples, workers),
-        server_elements(rows, columns, workers, workers),
-    )
-    assert broadcast_pays(rows, columns, samples, workers, workers) == (factors <= served)
-    assert push_pays(rows, columns, samples) == (samples < rows * columns / (rows + columns))
+@given(st.integers(1, 64), st.integers(1, 64), st.integers(1, 64), st.integers(2, 9), st.integers(1, 9))
+def test_the_choice_is_the_smaller_number(rows: int, columns: int, samples: int, workers: int, servers: int) -> None:
+    """FM-03: 2 K (P1 - 1) (M + N) <= 2 M N (P1 + P2 - 2) / P2, without a division; FM-01: factors up are fewer exactly
+    below M N / (M + N)."""
+    factors, gradients = samples * (workers - 1) * (rows + columns), rows * columns * (workers + servers - 2)
+    assert broadcast_elements(rows, columns, samples, workers) == 2 * factors
+    assert server_elements(rows, columns, workers, servers) == pytest.approx(2 * gradients / servers)
+    assert broadcast_pays(rows, columns, samples, workers, servers) == (factors * servers <= gradients)
+    assert push_pays(rows, columns, samples) == (samples < Fraction(rows * columns, rows + columns))
 
 
 @pytest.mark.parametrize("batch", [6, 24, 240])
