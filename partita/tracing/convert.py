@@ -127,7 +127,7 @@ def _operators(trace: Trace, names: Names) -> list[Operator]:
                 raise CaptureError(f"{call.function} draws in the backward pass; switch activation checkpointing off")
             keys += 1
         several = isinstance(call.result, list | tuple)
-        results = tuple(call.result) if several else (call.result,)
+        results = _computed(call) if several else (call.result,)
         for i, result in enumerate(results):
             if isinstance(result, torch.Tensor):
                 names.refs[id(result)] = Ref(name, i if several else -1)
@@ -142,6 +142,14 @@ def _operators(trace: Trace, names: Names) -> list[Operator]:
             forward.setdefault(call.sequence, operator)
         operators.append(operator)
     return operators
+
+
+def _computed(call: AtenCall) -> tuple[Any, ...]:
+    """The results that were asked for: a fake tensor may stand where a kernel gives none."""
+    places = [place for place, one in enumerate(call.function._schema.arguments) if one.name == "output_mask"]
+    if not places or places[0] >= len(call.arguments):
+        return tuple(call.result)
+    return tuple(one if asked else None for one, asked in zip(call.result, call.arguments[places[0]], strict=True))
 
 
 def _same(call: AtenCall, bases: dict[int, tuple[torch.Tensor, ...]]) -> torch.Tensor | None:

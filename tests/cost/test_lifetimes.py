@@ -90,3 +90,13 @@ def test_what_a_stage_sends_is_counted_once(behind: int, counted: int) -> None:
     stage = divide(graph, [0, products[0] + behind]).stages[0]
     (sent,) = lifetimes_of(stage, 12).sent(0, stage.forward_length)
     assert sent[1] == counted
+
+
+def test_a_gradient_that_nobody_asked_for_is_nowhere() -> None:
+    """A batch norm of the samples themselves gives gradients of its weights only, though a traced one gives all."""
+    task = replace(perceptron(), name="norm-first", model=lambda: nn.Sequential(nn.BatchNorm1d(6), nn.Linear(6, 3)))
+    graph = capture(task)
+    (place,) = [i for i, o in enumerate(graph.operators) if o.target == "aten.native_batch_norm_backward.default"]
+    assert [out is None for out in graph.operators[place].outputs] == [True, False, False]
+    during, at = lifetimes_of(graph, 12).live_bytes
+    assert during[place].sum() - at[place].sum() == 2 * 6 * 4
