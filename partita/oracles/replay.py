@@ -45,13 +45,11 @@ class ServerBucket:
     """The server's state of one bucket: the tensors of its pieces now (`parts`) and in every version so far, and the
     merges that are `left` to replay.
 
-    `apply` maps workers to the instruction by which their contributions enter. `summed` are contributions since the
-    last step, of these `shares` of the minibatch, `squares` and `clocks` the state of the corrections of DC-ASGD and
-    DynSGD, `merged` counts contributions.
+    `summed` are contributions since the last step, of these `shares` of the minibatch, `squares` and `clocks` the state
+    of the corrections of DC-ASGD and DynSGD, `merged` counts contributions.
     """
 
     bucket: Bucket
-    apply: dict[int, Apply]
     parts: Parts
     optimizer: Any
     schedule: Any
@@ -66,12 +64,13 @@ class ServerBucket:
 
 @dataclass(frozen=True)
 class ServedLeg:
-    """One leg of the run: the number of its first turn, the pushes of a worker in a round, and the samples of a round
-    that each worker takes."""
+    """One leg of the run: the number of its first turn, the pushes of a worker in a round, the instructions by which
+    they enter each bucket, by worker, and the samples of a round that each worker takes."""
 
     leg: Leg
     first: int
     pushes: int
+    applies: dict[str, dict[int, list[Apply]]]
     shares: dict[int, list[Share]]
 
     @property
@@ -84,10 +83,11 @@ def served_legs(legs: Sequence[Leg]) -> list[ServedLeg]:
     """The legs of a run in which servers merge contributions, in order."""
     found: list[ServedLeg] = []
     for leg in legs:
-        pushes = max((len(acts) for one in applies_of(leg.program).values() for acts in one.values()), default=0)
+        applies = applies_of(leg.program)
+        pushes = max((len(acts) for one in applies.values() for acts in one.values()), default=0)
         if pushes:
             shares = {w: list(s) for w, s in groupby(sorted(shares_of(leg.program), key=_worker), key=_worker)}
-            found.append(ServedLeg(leg, found[-1].first + found[-1].turns if found else 0, pushes, shares))
+            found.append(ServedLeg(leg, found[-1].first + found[-1].turns if found else 0, pushes, applies, shares))
     return found
 
 
@@ -119,14 +119,11 @@ class Replay:
         program = self.legs[0].leg.program
         self.update = program.update
         self.named = {n: p for n, p in one.model.named_parameters() if p.requires_grad}
-        applies = applies_of(program)
+        applies = self.legs[0].applies
         self.delta = any(act.delta for by_worker in applies.values() for acts in by_worker.values() for act in acts)
         drops, plan = program.drops, self.legs[0].leg.plan
         self.elastic = elastic_workers(one, plan)
-        self.on_servers = {
-            name: self._server_bucket(program.bucket[name], {w: acts[0] for w, acts in by_worker.items()}, ledger)
-            for name, by_worker in applies.items()
-        }
+        self.on_servers = {name: self._server_bucket(program.bucket[name], ledger) for name in applies}
         self.read: dict[Turn, dict[str, int]] = {}
         self.waiting = Counter((merge.worker, merge.turn) for merge in ledger if merge.applied != LOST)
         for merge in ledger:
@@ -138,7 +135,7 @@ class Replay:
         self.workers: dict[int, tuple[Any, Any, Any]] = {}
         self.codecs = Lossy(one.seed)
 
-    def _server_bucket(self, bucket: Bucket, apply: dict[int, Apply], ledger: Sequence[Merge]) -> ServerBucket:
+    def _server_bucket(self, bucket: Bucket, ledger: Sequence[Merge]) -> ServerBucket:
         parts = [rows(self.named[piece.parameter].detach(), piece).clone() for piece in bucket.pieces]
         if bucket.shared not in ("", bucket.dtype):
             parts = [part.to(getattr(torch, bucket.shared)).to(part.dtype) for part in parts]
@@ -146,7 +143,7 @@ class Replay:
         optimizer = optimizer_of(self.one.task, self.update, parts, names, groups_among(self.one.task, self.named))
         schedule = schedule_of(self.one.task, optimizer)
         mine = [merge for merge in ledger if merge.bucket == bucket.name and merge.applied != LOST]
-        return ServerBucket(bucket, apply, parts, optimizer, schedule, mine, [[part.clone() for part in parts]])
+        return ServerBucket(bucket, parts, optimizer, schedule, mine, [[part.clone() for part in parts]])
 
     def go(self) -> Named:
         """Replay merges as soon as what they contribute can be computed; parameters by name at the end."""
@@ -198,11 +195,15 @@ class Replay:
 
     def _minibatches(self, worker: int, turn: int) -> list[tuple[int, list[Share]]]:
         """(step, the worker's parts of its minibatch) for each step of a turn."""
-        served = next(served for served in reversed(self.legs) if served.first <= turn)
+        served = self._leg(turn)
         program, round, push = served.leg.program, *divmod(turn - served.first, served.pushes)
         period, before = program.steps // served.pushes, served.leg.step + round * program.steps
         steps = range(push * period, (push + 1) * period)
         return [(before + step, [s for s in served.shares[worker] if s.step == step]) for step in steps]
+
+    def _leg(self, turn: int) -> ServedLeg:
+        """The leg of a turn; a shorter last one sums fewer minibatches."""
+        return next(served for served in reversed(self.legs) if served.first <= turn)
 
     def _taken(self, turn: Turn) -> Named:
         """The contribution of a turn; it is forgotten once every bucket has taken it."""
@@ -234,14 +235,15 @@ class Replay:
             for copy, (name, p) in zip(copies, self.named.items(), strict=True):
                 copy.copy_(p)
                 copy.grad = given[name]
-        share = next(iter(self.on_servers.values())).apply[worker].share
+        share = next(iter(self.legs[0].applies.values()))[worker][0].share
         step_at_rate(optimizer, self.update, share=share)
         if schedule is not None:
             schedule.step()
         return {name: (copy - p).detach() for copy, (name, p) in zip(copies, self.named.items(), strict=True)}
 
     def _merge(self, served: ServerBucket, merge: Merge) -> None:
-        act, brought = served.apply[merge.worker], self._taken((merge.worker, merge.turn))
+        act = self._leg(merge.turn).applies[merge.bucket][merge.worker][0]
+        brought = self._taken((merge.worker, merge.turn))
         parts = [rows(brought[piece.parameter], piece).clone() for piece in served.bucket.pieces]
         for correction in act.corrections:
             settings = dict(correction.settings)

@@ -65,6 +65,13 @@ def test_a_run_equals_the_replay_of_its_ledger(plan: str, order: int) -> None:
     assert "replay" in found["against"]
 
 
+@pytest.mark.parametrize("rule", ["lars", "lamb"])
+def test_a_shorter_last_period_enters_as_the_mean_of_its_own_minibatches(rule: str) -> None:
+    """Which a rule that is not linear tells from half of it."""
+    plan, machines = f"downpour(push=2,bucket_bytes=400,rule={rule})", cluster_of(3)
+    assert checked(perceptron(), lambda graph: call(plan, graph, machines), machines, steps=3)["equal"]
+
+
 def test_what_is_not_significant_waits_at_its_worker() -> None:
     """DP-05, the filter of what has changed significantly: what never is stays there whole, and no weight moves."""
     task = replace(perceptron(), optimizer=lambda p: torch.optim.SGD(p, lr=0.1))
