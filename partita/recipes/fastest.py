@@ -14,7 +14,8 @@ from partita.errors import PlanError
 from partita.graph.graph import Graph
 from partita.graph.tensor import ITEMSIZE
 from partita.lowering.lower import lower_phase
-from partita.plan.plan import Plan
+from partita.lowering.samples import sizes_of
+from partita.plan.plan import COMPILED, Plan
 from partita.plan.sync import Sync
 from partita.plan.wire import Codec
 from partita.program.instruction import Collective, Instruction, Kind
@@ -41,14 +42,20 @@ def fastest(plan: Plan, graph: Graph, cluster: Cluster, costs: Costs | None = No
     plan = replace(plan, before=before)
     if not any(sync.wire.collective == AUTO for sync in plan.sync):
         return plan
-    known = costs or datasheet_costs(graph, cluster, ())
+    steps = sizes_of(plan, graph) if any(map(_by_steps, plan.sync)) else ()
+    known = costs or datasheet_costs(graph, cluster, steps, compiled=COMPILED in plan.kernels)
     return replace(plan, sync=tuple(_settled(sync, plan, known) for sync in plan.sync))
+
+
+def _by_steps(sync: Sync) -> bool:
+    """Whether it has a codec that chooses entries."""
+    return any(spec_of(codec).sparse and codec.where == "end" for codec in sync.wire.codecs)
 
 
 def _settled(sync: Sync, plan: Plan, costs: Costs) -> Sync:
     if sync.wire.collective != AUTO:
         return sync
-    if any(spec_of(codec).sparse and codec.where == "end" for codec in sync.wire.codecs):
+    if _by_steps(sync):
         twice = len(sync.wire.codecs) > 1
         names = [name for name in (BACKEND, *STREAMS) if hands_whole(name) or not twice]
         steps = {name: step_seconds(_with(plan, name, costs), costs) for name in names}

@@ -105,7 +105,15 @@ def test_entries_go_by_what_makes_the_step_shortest(ratio: float, latency: float
     assert (chosen in STREAMS) == (min(steps[name] for name in STREAMS) < steps[BACKEND])
 
 
-def test_without_costs_data_sheets_choose() -> None:
+@pytest.mark.parametrize("text", ["ddp(collective=auto)", "ddp(collective=auto,segments=compiled)"])
+def test_without_costs_data_sheets_choose(text: str) -> None:
     graph, machines = two_layers(), whole_cores(4, 1e9)
-    plan = call("ddp(collective=auto)", graph, machines)
+    plan = call(text, graph, machines)
     assert plan.sync[0].wire.collective in candidates(4)
+
+
+@pytest.mark.parametrize("knobs", ["codec=topk", "codec=dgc,ramp=2,microbatches=2", "codec=topk,segments=compiled"])
+def test_without_costs_data_sheets_choose_for_chosen_entries(knobs: str) -> None:
+    plan = call(f"ddp(collective=auto,{knobs})", two_layers(), whole_cores(4, 1e9))
+    for one in (plan, *(phase.plan for phase in plan.before)):
+        assert one.sync[0].wire.collective in (BACKEND, *STREAMS)
