@@ -172,6 +172,7 @@ LIMITS: Final = {
     "bits": (2.0, 32.0, "2 to 32"),
     "bin": (1.0, 32768.0, "1 to 32768"),
     "bound": (2.0**-15, 1.0, "2^-15 (3.1e-5) to 1"),
+    "threshold": (2.0**-126, inf, "above 0"),  # what is sent is +-threshold
 }
 
 

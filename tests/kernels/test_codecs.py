@@ -209,6 +209,7 @@ def test_a_higher_threshold_never_sends_more() -> None:
         ("topk(share=1)", "it has ratio"),
         ("topk(ratio=0)", "above 0"),
         ("topk(ratio=x)", "no number"),
+        ("threshold(threshold=0)", "a threshold above 0"),
         ("q8(where=middle)", "end, hop, server"),
         ("threshold(where=hop)", "vary in length"),
         ("powersgd(where=hop)", "whole matrices"),
