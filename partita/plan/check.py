@@ -75,7 +75,8 @@ def _serving(plan: Plan) -> str:
     """Which devices are left to no worker, and what to do: there may be as few servers as there can be already."""
     serving, through = own_servers(plan), [sync.through for sync in plan.sync if isinstance(sync.through, Servers)]
     fewer = "ask for fewer servers, or " if serving > max((t.levels for t in through), default=0) else ""
-    return f", and {serving} devices serve: {fewer}take a cluster of {serving + 1} devices or more" if serving else ""
+    serve = "1 device serves" if serving == 1 else f"{serving} devices serve"
+    return f", and {serve}: {fewer}take a cluster of {serving + 1} devices or more" if serving else ""
 
 
 def _samples(plan: Plan, graph: Graph) -> None:
@@ -209,6 +210,12 @@ def _sync(plan: Plan, sync: Sync) -> None:
         _servers(plan, through)
     if isinstance(through, SharedMemory) and sync.payload is not Payload.GRADIENT:
         raise PlanError(f"{plan.name}: shared memory takes gradients, not {sync.payload}; use payload=gradient")
+    outer = sync.outer
+    if min(outer.rate, outer.momentum, outer.penalty) < 0 or not 0 <= outer.keep <= 1:
+        raise PlanError(
+            f"{plan.name}: outer rate {outer.rate:g}, momentum {outer.momentum:g}, penalty {outer.penalty:g}, keep "
+            f"{outer.keep:g}; none may be negative, and keep is 1 at most, the share of a worker's own weights"
+        )
     if sync.payload is Payload.ELASTIC and sync.outer.rate > 1:
         raise PlanError(
             f"{plan.name}: a moving rate of {sync.outer.rate:g} carries workers beyond the centre; use rate=1 or less, "
@@ -247,6 +254,8 @@ def _update(plan: Plan) -> None:
             raise PlanError(f"{plan.name}: the correction {one.name!r} with {given}; allowed are {known}")
         if any(value < 0 for _, value in one.settings):
             raise PlanError(f"{plan.name}: a setting of {one.name!r} is below 0; give 0 or more")
+        if (decay := dict(one.settings).get("decay", 0.0)) > 1:
+            raise PlanError(f"{plan.name}: a running mean with a decay of {decay:g}; 0 to 1 are allowed, such as 0.95")
     if momentum_ahead(update)[0] and update.rule is not Rule.TASK:
         raise PlanError(
             f"{plan.name} applies the task's momentum before its codec, and rule={update.rule} has one of its own; "

@@ -88,6 +88,8 @@ def _value(kind: Any, given: Any, place: str) -> Any:
         raise PlanError(f"{place} is {given}; a finite number belongs there")
     if type(given) is int and abs(given) >= MOST:
         raise PlanError(f"{place} is {str(given)[:20]}...; a number below {MOST} belongs there")
+    if type(given) is str and not given.isprintable():
+        raise PlanError(f"{place} is {given!r}; words of one line belong there, of letters that can be printed")
     if kind is float and type(given) is int:
         return float(given)
     if type(given) is not kind:
