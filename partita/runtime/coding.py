@@ -20,7 +20,7 @@ from partita.kernels.codecs import kernel_of
 from partita.kernels.site import Site
 from partita.program.instruction import Collective, Decode, Encode, Kind, Receive, Send, Space
 from partita.program.program import Coding
-from partita.runtime.finite import check_coded, check_outgoing
+from partita.runtime.finite import check_decoded, check_outgoing
 from partita.runtime.rank import Rank
 from partita.transport.hops import by_schedule
 from partita.transport.transport import Pending, Steps
@@ -60,12 +60,9 @@ def encode(rank: Rank, act: Encode, name: str, round: int) -> None:
         for part, (a, b) in enumerate(pairwise(coding.edges)):
             key = coding_key(rank.feed.seed, rank.step(round, 0), rank.rank, f"{place}/{part}")
             if b > a:
-                message = own_part(rank, coding, part, round)
-                _fill(coding, message, values[a:b], key, replace(site, fresh=fresh[a:b]))
-                check_coded(rank, coding.codec.name, act.bucket, message, rank.step(round, 0))
+                _fill(coding, own_part(rank, coding, part, round), values[a:b], key, replace(site, fresh=fresh[a:b]))
         return
     message = _fill(coding, row(rank, coding, rank.rank, round), values, own, site)
-    check_coded(rank, coding.codec.name, act.bucket, message, rank.step(round, 0))
     for space in act.clears:
         kernel_of(coding.codec).clear(message, rank.state.flat(space, act.bucket, rank.slot(round)))
 
@@ -96,8 +93,8 @@ def decode(rank: Rank, act: Decode, name: str, round: int) -> None:
         message = row(rank, coding, source, round)
         if coding.most:
             message = _body(message)
-        check_coded(rank, coding.codec.name, act.bucket, message, rank.step(round, 0))
         kernel.decode(message, flat, add=number > 0, site=site)
+    check_decoded(rank, coding.codec, act.bucket, flat, rank.step(round, 0))
 
 
 def site_of(rank: Rank, coding: Coding, round: int, fresh: torch.Tensor | None = None) -> Site:
@@ -246,7 +243,7 @@ class HopCode:
         self.codec, self.kernel = act.codec, kernel_of(act.codec)
         self.item = rank.state.flat(act.space, act.bucket, 0).element_size()
         self.seed, self.step, self.rank = rank.feed.seed, rank.step(round, 0), rank.rank
-        self.place, self.check = drawn_for(act.bucket, name), partial(check_coded, rank, act.codec.name, act.bucket)
+        self.place, self.check = drawn_for(act.bucket, name), partial(check_decoded, rank, act.codec, act.bucket)
 
     def size(self, elements: int) -> int:
         """Bytes of the message that stands for so many numbers."""
@@ -257,11 +254,11 @@ class HopCode:
         same in all steps of the schedule."""
         key = coding_key(self.seed, self.step, self.rank, f"{self.place}/{part}")
         self.kernel.encode(values, self._typed(message), key)
-        self.check(self._typed(message), self.step)
 
     def decode(self, message: torch.Tensor, values: torch.Tensor, *, add: bool) -> None:
         """What a message says, put into `values` or added."""
         self.kernel.decode(self._typed(message), values, add=add)
+        self.check(values, self.step)
 
     def _typed(self, message: torch.Tensor) -> torch.Tensor:
         return message.view(getattr(torch, message_dtype(self.codec)))

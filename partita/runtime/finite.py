@@ -12,10 +12,13 @@ from typing import Final
 import torch
 
 from partita.errors import RunError
+from partita.plan.wire import Codec
 from partita.program.instruction import Load, Space
 from partita.runtime.rank import Rank
 from partita.runtime.state import shaped
+from partita.wire.codec import message_dtype
 
+SHORT: Final = ("float16", "bfloat16")
 NOTHING: Final = (
     ", which are a part of a minibatch: where nothing in a part may count (all labels ignored), a mean over it is nan, "
     "so let Task.loss return (sum, weight)"
@@ -74,15 +77,15 @@ def check_outgoing(rank: Rank, bucket: str, space: Space, round: int) -> None:
         check_gradients(rank, bucket, shaped(flat, rank.state.whole(bucket)), rank.step(round, 0))
 
 
-def check_coded(rank: Rank, codec: str, bucket: str, message: torch.Tensor, step: int) -> None:
-    """Raises RunError where finite numbers of a bucket, or their sum, are none in a message of half precision."""
-    if message.dtype not in (torch.float16, torch.bfloat16) or not message.is_cpu:
-        return
-    if not isfinite(message.sum(dtype=torch.float32).item()):
+def check_decoded(rank: Rank, codec: Codec, bucket: str, values: torch.Tensor, step: int) -> None:
+    """Raises RunError where finite numbers of a bucket, or their sum, were none in messages of half precision: what
+    came of them, before any rank steps by it. A scaled loss looks for itself."""
+    short = message_dtype(codec)
+    if short in SHORT and not rank.program.scaling and not all_finite(values) and not values.isfinite().all():
         raise RunError(
-            f"what the codec {codec} makes of {rank.program.bucket[bucket].pieces[0].parameter} and others is not "
-            f"finite in step {step} on rank {rank.rank}: {torch.finfo(message.dtype).max:.6g} is the largest number "
-            "that it has, also for sums; use codec=bf16, or a smaller loss",
+            f"what the codec {codec.name} makes of {rank.program.bucket[bucket].pieces[0].parameter} and others is not "
+            f"finite in step {step} on rank {rank.rank}: {torch.finfo(getattr(torch, short)).max:.6g} is the largest "
+            "number that it has, also for sums; use a codec with more room, or a smaller loss",
             rank=rank.rank, step=step,
         )  # fmt: skip
 

@@ -7,7 +7,7 @@ from itertools import accumulate, product, takewhile
 import pytest
 
 from partita.cost.costs import Costs
-from partita.cost.wiring import Measured, Wiring
+from partita.cost.wiring import Wiring
 from partita.lowering.lower import last_program
 from partita.lowering.schedules import ROWS, interleaved, one_f_one_b, put_off, under_way, zero_bubble
 from partita.plan.mesh import Mesh, Stage
@@ -18,7 +18,7 @@ from partita.simulator.simulate import simulate
 from tests.priced import FREE, signatures, whole_cores
 from tests.small import layers
 
-SILENT = Wiring(0.0, 0.0, Measured(), 0.0, 0.0, 0.0, 1.0)
+SILENT = Wiring(start=0.0, message=0.0, sent=0.0, received=0.0, reduced=0.0, efficiency=1.0)
 PIPES = [(p, m) for p in (1, 2, 3, 4, 7) for m in (1, 2, 3, 4, 8, 13)]
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
+import torch
 
 from partita.cost.costs import Costs
 from partita.cost.touch import Touch
@@ -17,8 +19,7 @@ from partita.simulator.simulate import simulate
 from partita.wire.codec import SPECS
 from tests.captures import capture
 from tests.priced import priced, whole_cores
-from tests.runtime.padded import padded
-from tests.small import cluster_of, two_layers
+from tests.small import cluster_of, perceptron, two_layers
 
 BANDWIDTH = 1e5
 
@@ -53,8 +54,12 @@ def test_at_the_break_even_both_take_as_long(codec: str, number: float) -> None:
 
 
 def test_codecs_that_a_task_cannot_have_are_left_out() -> None:
-    """dgc sends momentum, which is refused where a loss is a sum with a weight."""
-    graph, machines = capture(padded()), cluster_of(2)
+    """dgc sends momentum, which is refused where the groups of an optimizer have several kinds of it."""
+
+    def several(parameters: Any) -> torch.optim.Optimizer:
+        return torch.optim.SGD([{"params": [p], "momentum": 0.9 * (p.dim() > 1)} for p in parameters], lr=0.1)
+
+    graph, machines = capture(replace(perceptron(), name="several", optimizer=several)), cluster_of(2)
     some = Touch(1e-6, 1e-8)
     costs = priced(graph, machines, range(1, graph.minibatch + 1))
     found = all_break_evens(replace(costs, codecs=dict.fromkeys(SPECS, (some, some))))

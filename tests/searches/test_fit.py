@@ -136,10 +136,10 @@ def test_the_fullest_device_is_the_one_with_least_left() -> None:
 
 def test_a_plan_needs_what_its_fullest_phase_does() -> None:
     graph, cluster = deep(16), machines(4, 1e8, 10**6)
-    whole, divided = (call(text, graph, cluster) for text in ("ddp", "zero3"))
-    alone = [fit_of(plan, graph, cluster).used for plan in (whole, divided)]
+    late, plain = (call(text, graph, cluster) for text in ("pipe_sgd", "ddp(bucket_bytes=1048576)"))
+    alone = [fit_of(plan, graph, cluster).used for plan in (late, plain)]
     assert min(alone[0]) > max(alone[1])
-    for first, last in ((whole, divided), (divided, whole)):
+    for first, last in ((late, plain), (plain, late)):
         both = fit_of(replace(last, before=(Phase(2, first),)), graph, cluster)
         assert both.used == alone[0]
         assert sum(both.parts.values()) == max(alone[0])
