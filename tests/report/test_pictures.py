@@ -105,7 +105,8 @@ def test_a_timeline_shows_the_parts_that_took_time() -> None:
 
 @pytest.mark.parametrize("width", [40, 80, 200])
 def test_numbers_stand_in_one_piece_however_narrow_the_terminal(width: int) -> None:
-    """Where the columns do not fit, a row is a block, in which every number has its whole name."""
+    """Where the columns do not fit, they stand in tables below each other, each with the plans' names; where these
+    would be more than three, a row is a block, in which every number has its whole name."""
     found = drawn(comparison_table(nine()), width)
     lines = [line.rstrip() for line in found.splitlines()]
     assert max(map(len, lines)) <= width
@@ -113,13 +114,16 @@ def test_numbers_stand_in_one_piece_however_narrow_the_terminal(width: int) -> N
         assert number in found
     blocks = [line.split("  ")[0] for line in lines if line.startswith(("memory", "wire"))]
     names = ["memory predicted", "memory measured", "wire predicted", "wire measured"]
-    assert blocks == ([] if width == 200 else names * 8)
+    assert blocks == (names * 8 if width == 40 else [])
+    assert [line.startswith(" plan") or line.startswith("plan") for line in lines].count(True) == {
+        200: 1, 80: 3, 40: 9,
+    }[width]  # fmt: skip
     assert "pipe_sgd(staleness=1)" in found
 
 
 def test_a_ranking_on_a_narrow_terminal_counts_its_blocks() -> None:
     plans = (Candidate(Plan("ddp"), predicted(), "exact", True), Candidate(Plan("single"), predicted(), "exact", True))
-    found = drawn(search_table(Search(plans, 0.1, 0.2, 1.5, "words")), 40)
+    found = drawn(search_table(Search(plans, 0.1, 0.2, 1.5, "words")), 24)
     assert [line.split() for line in found.splitlines() if line.startswith(("place", "plan"))] == [
         ["place", "1"], ["plan", "ddp"], ["place", "2"], ["plan", "single"],
     ]  # fmt: skip
