@@ -121,11 +121,12 @@ class Profiler:
     def as_now(self, costs: Costs, plans: Sequence[Plan]) -> Costs:
         """Costs that `probe` measured for these plans, as the host is now: now and then some operators are timed
         again, for a host's speed drifts by a tenth within minutes. The last few times count. A model that is one
-        operator keeps its costs."""
-        if self.graph.rung == "opaque":
+        operator keeps its costs; so do workers that took the place of those which measured them, for they have nothing
+        to compare with."""
+        lonely, busy = batches_by_company(self.graph, self.cluster, plans)
+        if self.graph.rung == "opaque" or bool(busy) not in self._places:
             return costs
         if time.monotonic() >= self._due:
-            lonely, busy = batches_by_company(self.graph, self.cluster, plans)
             ranks, steps = self.cluster.size if busy else 1, ["", *precisions_of(plans)]
             slowdowns = self._slowdowns(busy or lonely, ranks, steps, costs.operators, GLANCE)
             self._times.append(slowdowns)

@@ -100,16 +100,26 @@ def test_a_plan_is_predicted_as_the_host_is_before_its_run(monkeypatch: pytest.M
     assert 1.2 < last <= 2.0
 
 
-def test_a_neighbour_who_works_for_a_moment_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+def profiled() -> tuple[Profiler, Costs, list[Plan]]:
+    """A profiler that has measured nothing, costs that others measured, and their plans."""
     task, machines = trained(), pt.api.cluster_of("local:2")
     graph = pt.api.graph_of(task)
     plans = [pt.api.plan_of("ddp", graph, machines)]
-    costs = priced(graph, machines, batches_of(graph, plans))
     lab = Lab(machines, "loopback", (), KeeperClient.__new__(KeeperClient), (), 1)
-    profiler, times = (
-        Profiler(graph, machines, lab, lambda *order: [], quiet),
-        iter([1.0, 1.0, 1.0, 3.0, 1.0, *[1.2] * 7]),
-    )
+    profiler = Profiler(graph, machines, lab, lambda *order: [], quiet)
+    return profiler, priced(graph, machines, batches_of(graph, plans)), plans
+
+
+def test_workers_that_take_the_place_of_others_keep_their_costs() -> None:
+    """They have timed nothing before with which to compare: a comparison in which a plan diverged ended there."""
+    profiler, costs, plans = profiled()
+    assert profiler.as_now(costs, plans) is costs
+
+
+def test_a_neighbour_who_works_for_a_moment_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    profiler, costs, plans = profiled()
+    times = iter([1.0, 1.0, 1.0, 3.0, 1.0, *[1.2] * 7])
+    profiler._places[True] = {}  # as after a probe
     monkeypatch.setattr(profiler, "_slowdowns", lambda *order: (time := next(times), 1.1 * time))
     found = [profiler.as_now(costs, plans).slowdowns for _ in range(12)]
     assert all(one == pytest.approx((1.0, 1.1)) for one in found[:5])
