@@ -12,14 +12,10 @@ from __future__ import annotations
 import argparse
 import io
 import json
-import math
 import os
 import sys
-import time
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
-from statistics import median
 
 import torch
 import torch.distributed as dist
@@ -27,18 +23,12 @@ import torch.distributed as dist
 from partita import api
 from partita.lab.command import run_command
 from partita.lab.rehearsal import Rehearsal
-from partita.probes.extra_lane import Call, ExtraLane
-from partita.probes.link_timing import started
-from partita.probes.timing import AHEAD, computed
-from partita.program.instruction import Kind
+from partita.probes.schedule_timing import schedule_seconds
 from partita.recipes.fastest import candidates, choice, timed
 from partita.searches.sweep import crossings
-from partita.transport.hops import by_schedule
 from partita.transport.processes import Processes
-from partita.transport.transport import Pending, Steps
 from partita.units import show_bandwidth
-from partita.wire.algorithms import BACKEND, all_reduce
-from partita.wire.schedule import even_edges, in_halves, longest
+from partita.wire.algorithms import BACKEND
 
 SIZES = (2**16, 2**18, 2**20, 2**22, 2**24, 2**26)
 TASK = "digits-cnn"  # costs want one; links are alike for all
@@ -48,49 +38,15 @@ PAIR = ("halving", "ring")
 Times = dict[str, float]  # seconds of an all-reduce by the schedule's name
 
 
-def slowest(lane: ExtraLane, call: Call, rounds: int) -> float:
-    """Seconds of a call, a mean over rounds, from when the last rank has computed, as it has before a collective of a
-    step, until the last one is through. All ranks have this machine's clock."""
-    moments = torch.zeros(2, rounds, dtype=torch.float64)
-    dist.barrier()
-    for n in range(rounds):
-        computed(AHEAD)
-        moments[0, n] = time.perf_counter()
-        lane.carry_out(call)
-        moments[1, n] = time.perf_counter()
-    dist.all_reduce(moments, dist.ReduceOp.MAX)
-    return float((moments[1] - moments[0]).mean())
-
-
-def all_reduced(name: str, transport: Processes, tensor: torch.Tensor) -> Pending | Steps:
-    """An all-reduce by gloo itself, or by one of our schedules, message by message, started."""
-    group = tuple(range(dist.get_world_size()))
-    if name == BACKEND:
-        return started(transport, Kind.ALL_REDUCE, tensor, group, even_edges(tensor.numel(), len(group)))
-    schedule = all_reduce(name, len(group))
-    edges = even_edges(tensor.numel(), schedule.parts)
-    if name == "ring":
-        schedule, edges = in_halves(schedule, edges, longest(edges) * tensor.element_size())
-    return by_schedule(transport, schedule, tensor, group, name, 0, edges=edges)
-
-
 def on_a_device(names: Sequence[str], sizes: Sequence[int], turns: int) -> None:
     """A rank's part; rank 0 prints a line of JSON a size: the median of each schedule's seconds."""
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
-    group = tuple(range(dist.get_world_size()))
-    transport, lane = Processes(dist.get_rank(), {("probe", group): dist.group.WORLD}), ExtraLane()
-    transport.join([], 60.0, messages=True)
+    Processes(dist.get_rank()).join([], 60.0, messages=True)
     for size in sizes:
-        tensor, found = torch.zeros(size // 4), {name: list[float]() for name in names}
-        for turn in range(turns + 1):
-            best = min((min(times) for times in found.values() if times), default=math.inf)
-            for name, times in found.items():
-                if turn < 2 or min(times) <= HOPELESS * best:
-                    call = partial(all_reduced, name, transport, tensor)
-                    times.append(slowest(lane, call, ROUNDS if size <= SHORT else 1))
-        if transport.rank == 0:
-            print(json.dumps([size, {name: median(times[1:]) for name, times in found.items()}]), flush=True)
+        found = schedule_seconds(dist.get_rank(), names, [size], turns)
+        if dist.get_rank() == 0:
+            print(json.dumps([size, {name: seconds for name, [(_, seconds)] in found.items()}]), flush=True)
     dist.barrier()
     sys.stdout.flush()
     os._exit(0)  # threads of lanes and of messages are still there, which now and then ends in an abort
@@ -109,7 +65,7 @@ def predicted(cluster: str, sizes: Sequence[int]) -> dict[int, Times]:
     """The same by costs that are probed in a lab of the cluster."""
     graph, found = api.graph_of(TASK), api.cluster_of(cluster)
     with Rehearsal(TASK, graph, found) as rehearsal:
-        costs = rehearsal.probe([api.plan_of("ddp", graph, found)])
+        costs = rehearsal.probe([api.plan_of("ddp", graph, found)], schedules=candidates(found.size))
     return {size: {name: s for s, name in timed(size, found.size, None, costs)} for size in sizes}
 
 

@@ -25,7 +25,8 @@ from partita.lab.fork_client import load_ahead
 from partita.lab.network import check_here
 from partita.lowering.lower import lower
 from partita.plan.plan import Plan
-from partita.recipes.reading import AUTO
+from partita.recipes.fastest import candidates
+from partita.recipes.reading import AUTO, chooses_collective
 from partita.report.comparison import Comparison, Row, row_of
 from partita.report.environment import environment
 from partita.report.setting import setting_of
@@ -80,6 +81,7 @@ def compare(
         return made[text] if isinstance(plan, str) else plan  # `auto` has measured what it judges
 
     order: dict[str, Any] = {"steps": steps, "repeat": repeat, "seed": seed, "bandwidths": bandwidths, "tell": tell}
+    order["schedules"] = candidates(machines.size) if any(map(chooses_collective, chosen)) else ()
     if made:
         ran = run_comparison(loaded, graph, machines, made, again=again, evaluate=evaluate, **order)
         found |= {text: row_of(text, run, target_loss) for text, run in ran.runs.items()}

@@ -103,6 +103,7 @@ class Wiring:
                        core-seconds of computing between them
       reduced          core-seconds of adding a byte
       hops, hop_start  by size the latency of each of a chain of messages (`message`), and the call of one (`start`)
+      schedules        by algorithm the seconds of an all-reduce among all ranks, by size
     beside computing
       overlap          by size the factor by which a collective takes longer while its ranks compute
       gather_overlap, message_overlap, hop_overlap   that of a gather or scatter (`overlap`), a message, a hop
@@ -133,6 +134,7 @@ class Wiring:
     reduced: Seconds = 0.2e-9
     hops: Rows = ()
     hop_start: Seconds | None = None
+    schedules: tuple[tuple[str, Rows], ...] = ()
     overlap: Rows = ()
     gather_overlap: Rows = ()
     message_overlap: Rows = ()
@@ -183,6 +185,11 @@ class Wiring:
     def hopping(self, sizes: Reals) -> Reals:
         """`hop` for an array of sizes."""
         return _between(self.hops, sizes) if self.hops else np.full(len(sizes), self.message)
+
+    def scheduled(self, size: Bytes) -> dict[str, Seconds]:
+        """Seconds of an all-reduce of `size` bytes among all ranks by each algorithm that was timed up to that size:
+        linear in the logarithm of the size, below the first one the same."""
+        return {name: _at(rows, size) for name, rows in self.schedules if size <= rows[-1][0]}
 
     def congested(self, sizes: Reals) -> Reals:
         """The factors of `congestion` for messages of these sizes: linear in the logarithm of the size, the last one

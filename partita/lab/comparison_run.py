@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 
@@ -103,7 +103,7 @@ class _Workers:
 
 def run_comparison(
     task: Task, graph: Graph, cluster: Cluster, drafts: Mapping[str, Plan], *, again: Again, steps: int, repeat: int,
-    seed: int, tell: Tell, evaluate: bool, bandwidths: Sequence[BytesPerSecond] = (),
+    seed: int, tell: Tell, evaluate: bool, bandwidths: Sequence[BytesPerSecond] = (), schedules: Collection[str] = (),
 ) -> ComparisonRun:  # fmt: skip
     """Predict all plans, then run all plans, on one set of workers.
 
@@ -117,7 +117,7 @@ def run_comparison(
     """
     failed, unmeasured = dict[str, RunError](), dict[str, RunError]()
     with _Workers(lambda: Rehearsal(task, graph, cluster, seed=seed, tell=tell)) as workers:
-        plans, costs = measured_plans(workers.now, drafts, again)
+        plans, costs = measured_plans(workers.now, drafts, again, schedules)
         notes = list(workers.now.notes)
         programs = {text: last_program(graph, plan, cluster) for text, plan in plans.items()}
         runs = {text: PlanRun(program.semantics) for text, program in programs.items()}
@@ -147,14 +147,16 @@ def run_comparison(
     return ComparisonRun(runs, (*notes, *([unlike] if unlike else ()), *(str(one) for one in paid if one)))
 
 
-def measured_plans(rehearsal: Rehearsal, drafts: Mapping[str, Plan], again: Again) -> tuple[dict[str, Plan], Costs]:
-    """(plans, costs): the drafts made `again` with measured costs, by which recipes cut stages and choose collectives.
-    If this changes a plan, costs are measured once more, for the plans as they are now."""
+def measured_plans(
+    rehearsal: Rehearsal, drafts: Mapping[str, Plan], again: Again, schedules: Collection[str] = ()
+) -> tuple[dict[str, Plan], Costs]:
+    """(plans, costs): the drafts made `again` with measured costs, by which recipes cut stages and choose collectives
+    among `schedules`. If this changes a plan, costs are measured once more, for the plans as they are now."""
 
     def costs_of(plans: Sequence[Plan]) -> Costs:
         beside = [without_codecs(plan) for plan in plans if any(sync.wire.codecs for sync in plan.sync)]
         parts = [part for plan in (*plans, *beside) for part in lower(rehearsal.graph, plan, rehearsal.cluster)]
-        return rehearsal.probe(plans, kinds_of(part.program for part in parts))
+        return rehearsal.probe(plans, kinds_of(part.program for part in parts), schedules)
 
     costs = costs_of(list(drafts.values()))
     plans = {text: again(text, costs) for text in drafts}

@@ -39,6 +39,7 @@ from partita.lab.timed_links import TimedLinks, drop_links, links_place, read_li
 from partita.lowering.lower import lower
 from partita.plan.plan import Plan
 from partita.probes.codecs import coded_elements
+from partita.probes.link_timing import CHAINED
 from partita.probes.operator_timing import TOTAL
 from partita.program.space import Kind
 from partita.telling import Tell
@@ -71,9 +72,11 @@ class Profiler:
         self._unevenness, self._even = list[float](), (1.0,) * cluster.size
         self._due: Seconds = -inf  # when operators are to be timed again
 
-    def probe(self, plans: Sequence[Plan], kinds: Collection[Kind] = CURVED) -> Costs:
+    def probe(
+        self, plans: Sequence[Plan], kinds: Collection[Kind] = CURVED, schedules: Collection[str] = ()
+    ) -> Costs:  # fmt: skip
         """Costs of everything that the plans' programs do, by micro-benchmarks with all devices busy at once; of
-        collectives of these kinds."""
+        collectives of these kinds, and of all-reduces by each of these algorithms."""
         lonely, busy = batches_by_company(self.graph, self.cluster, plans)
         batches, steps, background = sorted({*lonely, *busy}), ["", *precisions_of(plans)], BackgroundLoad()
         self.tell(f"timing operators for {', '.join(map(str, batches))} samples")
@@ -84,7 +87,7 @@ class Profiler:
         touches = self._touched(busy, self.cluster.size, operators, codecs=codecs, passes=False)
         touched = self._touched(lonely, 1, lone, codecs={} if busy else codecs, passes=bool(busy))
         touches = touches or touched
-        wiring = self._wiring(kinds, max(busy, default=0)) if self.cluster.size > 1 else Wiring()
+        wiring = self._wiring(kinds, schedules, max(busy, default=0)) if self.cluster.size > 1 else Wiring()
         self.tell("timing some operators again")
         late = self._slowdowns(lonely, 1, steps, lone)
         later = self._slowdowns(busy, self.cluster.size, steps, operators)
@@ -175,15 +178,22 @@ class Profiler:
         self.workspaces = workspaces_of(replies, self.workspaces)
         return replies
 
-    def _wiring(self, kinds: Collection[Kind], batch: int) -> Wiring:
+    def _wiring(self, kinds: Collection[Kind], schedules: Collection[str], batch: int) -> Wiring:
         """Costs of links: those that were timed first, or for another task some minutes ago, unless much other work was
         beside; and what messages cost computing `batch` samples."""
         sizes, last = sizes_for(self.cluster), self._links or read_links(self._kept)
+        kept = last
         if not last.kinds.issuperset(kinds):
             wanted = [kind for kind in CURVED if kind in kinds or kind in last.kinds]
             replies = self.ask("wires", 300.0, sizes=list(sizes), kinds=wanted)
             found = wiring_of(replies, self.lab.cluster, self.lab.hosts)
-            last = TimedLinks(frozenset(wanted), found)
+            last = TimedLinks(frozenset(wanted), replace(found, schedules=last.wiring.schedules))
+        if not {name for name, _ in last.wiring.schedules}.issuperset(schedules):
+            asked = {"names": list(schedules), "sizes": [size for size in CHAINED if size <= sizes[-1]]}
+            rows = self.ask("schedules", 300.0, **asked)[0]
+            timed = tuple((name, tuple((size, seconds) for size, seconds in rows[name])) for name in rows)
+            last = replace(last, wiring=replace(last.wiring, schedules=timed))
+        if last is not kept:
             write_links(self._kept, last)
         self._links = last
         if not batch or self.graph.rung == "opaque":

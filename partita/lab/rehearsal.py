@@ -109,10 +109,12 @@ class Rehearsal:
         for sentence in self.monitor.hear(rank, event) if self.monitor else ():
             self.note(sentence)
 
-    def probe(self, plans: Sequence[Plan], kinds: Collection[Kind] = CURVED) -> Costs:
+    def probe(
+        self, plans: Sequence[Plan], kinds: Collection[Kind] = CURVED, schedules: Collection[str] = ()
+    ) -> Costs:  # fmt: skip
         """Costs of everything that the plans' programs do, by micro-benchmarks with all devices busy at once; of
-        collectives of these kinds."""
-        return self._profiler.probe(plans, kinds)
+        collectives of these kinds, and of all-reduces by each of these algorithms."""
+        return self._profiler.probe(plans, kinds, schedules)
 
     def as_now(self, costs: Costs, plans: Sequence[Plan]) -> Costs:
         """Costs that `probe` measured for these plans, as the host is now."""

@@ -26,6 +26,7 @@ from partita.plan.text import read_plan
 from partita.probes import probe
 from partita.probes.disturbance import rank_disturbance
 from partita.probes.link_timing import rank_wires
+from partita.probes.schedule_timing import schedule_seconds
 from partita.runs.execution import run
 from partita.runs.session import Job, Session, join_world
 from partita.runtime.device import CPU, GLOO, backend_of, device_of
@@ -122,6 +123,13 @@ class Service:
             open_ways(WAYS_TIMEOUT)
         return rank_wires(self.rank, self.world, tuple(request["sizes"]), request["kinds"], device)
 
+    def schedules(self, request: Request, tell: Tell) -> dict[str, Any]:
+        """Micro-benchmarks of all-reduces by several algorithms; none of what lies on cards."""
+        if self.session and self.session.device != CPU:
+            return {}
+        open_ways(WAYS_TIMEOUT)
+        return schedule_seconds(self.rank, request["names"], request["sizes"])
+
     def beside(self, request: Request, tell: Tell) -> dict[str, Any]:
         """Micro-benchmarks of operators beside messages; cards do not feel these."""
         assert self.session is not None
@@ -131,7 +139,7 @@ class Service:
         return rank_disturbance(self.session.graph, request["batch"], self.rank, self.world, request["largest"])
 
 
-VERBS: Final = ("join", "open", "run", "memory", "operators", "touches", "wires", "beside")
+VERBS: Final = ("join", "open", "run", "memory", "operators", "touches", "wires", "schedules", "beside")
 
 
 def serve(lines: TextIO, out: TextIO) -> None:

@@ -78,10 +78,15 @@ def _with(plan: Plan, algorithm: str, costs: Costs) -> Program:
 
 def timed(size: Bytes, ranks: int, codec: Codec | None, costs: Costs) -> Iterator[tuple[Seconds, str]]:
     """(predicted seconds, algorithm) of an all-reduce of `size` bytes among the first `ranks` devices, each
-    algorithm by itself."""
+    algorithm by itself: what it was timed to take, where the costs have that of all, otherwise by the clock."""
+    names = candidates(ranks, coded=codec is not None)
+    known = costs.wiring.scheduled(size) if codec is None and ranks == costs.cluster.size else {}
+    if known.keys() >= set(names):
+        yield from ((known[name], name) for name in names)
+        return
     bucket = Bucket("b0", LEAVES, max(size // ITEMSIZE[LEAVES], 1), ())
     group = tuple(range(ranks))
-    for algorithm in candidates(ranks, coded=codec is not None):
+    for algorithm in names:
         act = Collective(Kind.ALL_REDUCE, bucket.name, (group,), algorithm=algorithm, codec=codec)
         role = Role("all", group, (Instruction("A", act, "compute"),), (Lane("compute"),))
         yield step_seconds(Program("all-reduce", (role,), (), (bucket,), 1), costs), algorithm

@@ -26,6 +26,12 @@ def read_text(text: str) -> Plan | Call | None:
     raise PlanError(f"{text} is a file, and plan files end in .toml; rename it, or give a recipe call or auto")
 
 
+def chooses_collective(plan: Plan | str) -> bool:
+    """Whether costs decide by which algorithm a plan's all-reduces go."""
+    wanted = plan if isinstance(plan, Plan) else read_text(plan)
+    return isinstance(wanted, Call) and wanted.knobs.get("collective") == AUTO
+
+
 def _of_file(text: str) -> Plan:
     try:
         written = Path(text).read_text(encoding="utf-8")

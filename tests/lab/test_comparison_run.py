@@ -56,7 +56,7 @@ class Workers(Rehearsal):
     def __exit__(self, *error: object) -> None:
         self.broken = True
 
-    def probe(self, plans: Sequence[Plan], kinds: Sequence[Kind]) -> Costs:
+    def probe(self, plans: Sequence[Plan], kinds: Sequence[Kind], schedules: Sequence[str]) -> Costs:
         return priced(self.graph, self.cluster, batches_of(self.graph, plans))
 
     def as_now(self, costs: Costs, plans: Sequence[Plan]) -> Costs:

@@ -19,6 +19,7 @@ LINKS = TimedLinks(
     Wiring(
         message=1.25e-4, curves=Measured(ROWS, (), ROWS[:1]), value=None, hops=((4, 1e-5), (2**16, 3e-5)), row=ROWS,
         crowding=((2, ((4, 1.5), (2**20, 1.75))),), starts=((1, 1e-4), (20.5, 3e-5)), cooling=((0.01, 2e-4),),
+        schedules=(("backend", ((2**16, 3e-3), (2**18, 6e-3))), ("tree", ((2**16, 2e-3), (2**18, 5e-3)))),
     ),
 )  # fmt: skip
 

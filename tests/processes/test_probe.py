@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from partita.lab.replies import TOUCHES
+from partita.probes.link_timing import CHAINED
 from partita.probes.probe import rank_touches
 from partita.recipes.catalogue import call
+from partita.recipes.fastest import candidates
 from partita.runtime.device import CPU
 from partita.tracing.capture import capture
 from tests.processes.crews import Crews
@@ -25,6 +27,16 @@ def test_a_plan_for_one_device_has_passes_of_its_own(crews: Crews) -> None:
     assert both.alone.again is not None
     assert both.among(2) is both
     assert set(both.operators) > set(one.operators)
+
+
+def test_schedules_that_a_plan_may_choose_among_are_timed(crews: Crews) -> None:
+    crew = crews(TASK, "local:2")
+    plans, names = [call("ddp", crew.graph, crew.cluster)], candidates(2)
+    wiring = crew.probe(plans, (), names).wiring
+    assert [name for name, _ in wiring.schedules] == names
+    for _, rows in wiring.schedules:
+        assert [size for size, _ in rows] == list(CHAINED)
+        assert all(0 < seconds < 1 for _, seconds in rows)
 
 
 def test_passes_by_themselves_are_without_what_does_not_depend_on_their_age() -> None:
