@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from partita.atomic import sync
 from partita.checkpoints.manifest import (
     NAME,
     DamagedCheckpoint,
@@ -20,7 +21,7 @@ from partita.checkpoints.manifest import (
     with_files,
     write_manifest,
 )
-from partita.checkpoints.shard import File, sync
+from partita.checkpoints.shard import File
 from partita.errors import InputError, RunError
 from partita.telling import Tell
 from partita.units import Bytes, show_bytes

@@ -17,7 +17,8 @@ from typing import Any, Final
 
 import torch
 
-from partita.checkpoints.shard import File, place, sha256_of, sync
+from partita.atomic import atomically, sync
+from partita.checkpoints.shard import File, sha256_of
 from partita.errors import InputError, check_schema
 from partita.graph.graph import Buffer, Graph, Parameter
 from partita.plan.plan import Plan
@@ -116,9 +117,8 @@ def _text(body: dict[str, Any]) -> bytes:
 
 def write_manifest(directory: Path, manifest: Manifest) -> None:
     """Commit the checkpoint in `directory`. Raises OSError."""
-    fresh = directory / "manifest.part"
-    fresh.write_bytes(render(manifest))
-    place(fresh, directory / NAME)
+    with atomically(directory / NAME, durable=True) as fresh:
+        fresh.write_bytes(render(manifest))
     sync(directory.parent)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,6 +13,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
+from partita.atomic import atomically
 from partita.checkpoints.entry import ALIKE, Entry, read_entry
 from partita.checkpoints.plain import from_plain, to_plain
 from partita.errors import InputError, first_line
@@ -58,38 +58,20 @@ def write_shard(shard: Shard, directory: Path, rank: int) -> File:
 
 
 def write_tensors(tensors: dict[str, torch.Tensor], path: Path, words: dict[str, str] | None = None) -> File:
-    """Write tensors, and `words` in the header, whole or not at all: under another name, to the disk, then renamed.
-    Raises OSError."""
-    fresh = path.with_suffix(".part")
-    try:
-        save_file(tensors, fresh, words)
-    except SafetensorError as error:
-        raise OSError(str(error)) from error
-    found = File(path.name, fresh.stat().st_size, sha256_of(fresh))
-    place(fresh, path)
+    """Write tensors, and `words` in the header, whole or not at all, to the disk. Raises OSError."""
+    with atomically(path, durable=True) as fresh:
+        try:
+            save_file(tensors, fresh, words)
+        except SafetensorError as error:
+            raise OSError(str(error)) from error
+        found = File(path.name, fresh.stat().st_size, sha256_of(fresh))
     return found
-
-
-def place(fresh: Path, path: Path) -> None:
-    """Give a file that is written its name: on the disk there is the old one, or all of the new one."""
-    sync(fresh)
-    os.replace(fresh, path)
-    sync(path.parent)
 
 
 def sha256_of(path: Path) -> str:
     """The SHA-256 of a file, in hexadecimal."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def sync(path: Path) -> None:
-    """Wait until a file, or the names in a directory, are on the disk."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 class Contents:

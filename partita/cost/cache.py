@@ -16,6 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
+from partita.atomic import atomically
 from partita.graph.flops import OPAQUE
 from partita.units import Seconds
 
@@ -71,11 +72,7 @@ def read_table(place: Path) -> dict[str, Any]:
 
 def write_table(place: Path, table: Mapping[str, Any]) -> None:
     """Write a JSON object, whole or not at all, if that is possible."""
-    fresh = place.with_suffix(f".{os.getpid()}")
     with suppress(OSError):
         place.parent.mkdir(parents=True, exist_ok=True)
-        try:
+        with atomically(place) as fresh:
             fresh.write_text(json.dumps(table))
-            fresh.replace(place)
-        finally:
-            fresh.unlink(missing_ok=True)

@@ -7,6 +7,7 @@ from os.path import exists, isdir, isfile, realpath  # the first three: false, t
 from pathlib import Path
 from tempfile import TemporaryFile
 
+from partita.atomic import atomically
 from partita.errors import OptionError
 
 
@@ -72,12 +73,7 @@ def write_file(path: Path, text: str) -> None:
         if exists(path) and not isfile(path):  # a pipe or a terminal
             path.write_text(text, encoding="utf-8")
             return
-        target = path.resolve()  # what a link points to, not the link
-        fresh = target.with_name(f".{target.name}.{os.getpid()}")
-        try:
+        with atomically(path.resolve()) as fresh:  # what a link points to, not the link
             fresh.write_text(text, encoding="utf-8")
-            fresh.replace(target)
-        finally:
-            fresh.unlink(missing_ok=True)
     except OSError as error:
         raise OptionError(f"{path} cannot be written ({error.strerror}); give a path in a folder that can be") from None

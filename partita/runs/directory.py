@@ -21,10 +21,11 @@ from typing import Any, Final
 
 import torch
 
+from partita.atomic import atomically
 from partita.checkpoints.checkpoint import SavedCheckpoint, SavePolicy, committed, newest, require_space, sweep
 from partita.checkpoints.holding import copies_of, keepers_of, workers_of
 from partita.checkpoints.manifest import Identity, Manifest, differences
-from partita.checkpoints.shard import HEADER, place
+from partita.checkpoints.shard import HEADER
 from partita.errors import InputError, OptionError, check_schema, first_line
 from partita.graph.graph import Graph
 from partita.graph.tensor import ITEMSIZE
@@ -112,13 +113,12 @@ def write_result(out: str, finished: Finished) -> None:
     result = asdict(finished.result)
     result["timeline"] |= {"spans": [], "ledger": []}
     path = Path(out) / RESULT
-    fresh = path.with_suffix(".part")
     body = {"schema": SCHEMA, "plan": write_plan(finished.plan), "steps": finished.steps, "take": result}
     if finished.identity is not None:
         body["identity"] = asdict(finished.identity)
     try:
-        fresh.write_text(json.dumps(body))
-        place(fresh, path)
+        with atomically(path, durable=True) as fresh:
+            fresh.write_text(json.dumps(body))
     except OSError as error:
         raise OptionError(
             f"{path} cannot be written ({error.strerror}); the run is finished, and its weights are in {out}: make "

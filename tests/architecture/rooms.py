@@ -12,9 +12,9 @@ import partita
 
 PACKAGE = Path(partita.__file__).parent
 ORDER = (
-    "errors", "units", "arrays", "telling", "task", "graph", "cluster", "plan", "program", "wire", "cost", "lowering",
-    "simulator", "recipes", "searches", "zoo", "tracing", "kernels", "transport", "runtime", "checkpoints", "runs",
-    "oracles", "probes", "lab", "report", "api", "__main__",
+    "errors", "units", "arrays", "telling", "atomic", "task", "graph", "cluster", "plan", "program", "wire", "cost",
+    "lowering", "simulator", "recipes", "searches", "zoo", "tracing", "kernels", "transport", "runtime", "checkpoints",
+    "runs", "oracles", "probes", "lab", "report", "api", "__main__",
 )  # fmt: skip
 TORCH_FREE = (*ORDER[: ORDER.index("zoo")], "report", "__main__")
 
