@@ -15,6 +15,7 @@ from partita.program.timeline import Timeline
 from partita.recipes.catalogue import Recipe
 from partita.report.comparison import Comparison, Row, error_of
 from partita.report.setting import Setting
+from partita.searches.candidate import recipe_of
 from partita.searches.exhaustive import Search
 from partita.searches.objective import money_of
 from partita.searches.sweep import Sweep
@@ -87,7 +88,7 @@ def refused_body(refused: Sequence[tuple[str, str]]) -> list[dict[str, Any]]:
     how many they are."""
     alike: dict[tuple[str, str], list[tuple[str, str]]] = {}
     for plan, why in refused:
-        recipe = plan.split("(")[0]
+        recipe = recipe_of(plan)
         alike.setdefault((recipe, why.replace(plan, recipe)), []).append((plan, why))
     return [
         {"plan": plan, "error": why, "settings": len(same)}

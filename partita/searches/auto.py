@@ -175,7 +175,7 @@ def varied(space: Space, order: Ints, most: int) -> tuple[int, ...]:
     recipes: set[str] = set()
     shapes: set[tuple[int, ...]] = set()
     for i in order.tolist():
-        recipe, shape = space.call(i).split("(")[0], tuple(space.shapes[i].tolist())
+        recipe, shape = recipe_of(space.call(i)), tuple(space.shapes[i].tolist())
         room = len(kept) < most - max(most // 4, 1) or recipe not in recipes
         if len(kept) < most and room and shape not in shapes:
             kept.append(i)
@@ -204,9 +204,9 @@ def auto(
         least = min(shortlist.seconds, default=inf)
         guess, most = (least * (1 + part) for part in UNDERRATED)
         rest = best_first(estimates, bounds, costs, most, (), tell, guess)
-        recipes = {recipe_of(one) for one in rest.candidates}
+        recipes = {recipe_of(one.plan.name) for one in rest.candidates}
         if any(one.fits for one in rest.candidates):  # and what is ranked beside it is of another recipe, or has codecs
-            other = tuple(p for p in plans if p.name.split("(")[0] not in recipes)[: len(recipes) < 2]
+            other = tuple(p for p in plans if recipe_of(p.name) not in recipes)[: len(recipes) < 2]
             plans = (*other, *(p for p in plans if p not in other and _codes(p)))
     found, refused = list[Candidate](), list[tuple[str, str]]()
     if plans:

@@ -38,16 +38,16 @@ def fits(timeline: Timeline, cluster: Cluster) -> bool:
     return all(d.memory == 0 or used <= d.memory for used, d in zip(timeline.memory, cluster.devices, strict=False))
 
 
-def recipe_of(candidate: Candidate) -> str:
-    """The name of the recipe whose call made it."""
-    return candidate.plan.name.split("(")[0]
+def recipe_of(plan: str) -> str:
+    """The recipe that made a plan of this name: "ddp" of "ddp(bucket_bytes=1048576)"."""
+    return plan.split("(")[0]
 
 
 def plainness(candidate: Candidate) -> tuple[bool, bool, bool, float, int, bool]:
     """What is to be small where plans are alike: of one that is not exact, that computes something twice, that is no
     recipe as it comes; instructions, bytes of the fullest rank; whether ranks agree on anything."""
     plan = candidate.plan
-    again, settled = plan.memory.recompute is not Recompute.NONE, plan.name != recipe_of(candidate)
+    again, settled = plan.memory.recompute is not Recompute.NONE, plan.name != recipe_of(plan.name)
     kept = max(candidate.timeline.memory, default=0)
     inexact = candidate.semantics != "exact"
     return inexact, again, settled, candidate.instructions, kept, bool(plan.sync)

@@ -178,7 +178,7 @@ def _distinct(order: Iterable[Candidate]) -> list[Candidate]:
     kept, met = list[Candidate](), set[tuple[object, ...]]()
     for one in order:
         t = one.timeline
-        does = recipe_of(one), t.step_seconds, t.memory, t.wire_sent
+        does = recipe_of(one.plan.name), t.step_seconds, t.memory, t.wire_sent
         if one.plan.memory.recompute is Recompute.NONE or does not in met:
             kept.append(one)
         met.add(does)
@@ -218,8 +218,9 @@ def _explained(each: Candidate, best: Candidate, cluster: Cluster, objective: st
 
 def _turn(ranked: Sequence[Candidate], costs: Costs, objective: str, at: At | None) -> str:
     """What the runner-up loses, of another recipe if there is any, and the bandwidth at which it would win."""
-    best, cluster = ranked[0], costs.cluster
-    other = next((c for c in ranked[1:] if recipe_of(c) != recipe_of(best)), ranked[1] if len(ranked) > 1 else None)
+    best, others, cluster = ranked[0], ranked[1:], costs.cluster
+    recipe = recipe_of(best.plan.name)
+    other = next((c for c in others if recipe_of(c.plan.name) != recipe), others[0] if others else None)
     if other is None:
         return ""
     mine, least = (objective_value(c, cluster, objective) for c in (other, best))

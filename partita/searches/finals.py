@@ -40,8 +40,8 @@ def finalists(search: Search, usual: str = "") -> tuple[Candidate, ...]:
     last = tuple(c for c in search.candidates if c.plan.name == usual or _near_alone(c, search))
     kept = list[Candidate]()
     for candidate in (c for c in search.candidates if c not in last):
-        name = recipe_of(candidate)
-        if len(kept) < FINALISTS - len(last) and sum(recipe_of(c) == name for c in kept) < OF_ONE_RECIPE:
+        name = recipe_of(candidate.plan.name)
+        if len(kept) < FINALISTS - len(last) and sum(recipe_of(c.plan.name) == name for c in kept) < OF_ONE_RECIPE:
             kept.append(candidate)
     return tuple(c for c in search.candidates if c in kept or c in last)
 

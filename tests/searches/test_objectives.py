@@ -49,8 +49,8 @@ def test_money_counts_the_devices_that_a_plan_occupies() -> None:
     least."""
     search = found(with_prices(whole_cores(4, 1e9), 3.6), "cost")
     best = search.candidates[0]
-    assert recipe_of(best) == "single"
-    other = next(c for c in search.candidates if recipe_of(c) == "ddp")
+    assert recipe_of(best.plan.name) == "single"
+    other = next(c for c in search.candidates if recipe_of(c.plan.name) == "ddp")
     ratio = other.timeline.step_seconds * 4 / best.timeline.step_seconds
     assert f"it would cost {ratio:.2f} times as much" in other.explanation
     least = found(whole_cores(4, 1e9), "memory").candidates
@@ -139,7 +139,7 @@ def test_a_narrow_network_says_where_the_order_turns() -> None:
     sizes = batches(graph)
     by_samples = {name: size * 1e-3 for size in sizes for name in signatures(graph, size)}
     search = exhaustive(graph, cluster, replace(priced(graph, cluster, sizes), operators=by_samples), calls=EACH)
-    assert recipe_of(search.candidates[0]) == "single"
+    assert recipe_of(search.candidates[0].plan.name) == "single"
     said = re.search(r"would take [0-9.]+ times as long and wins above ([0-9.]+) kbit/s", search.explanation)
     assert said, search.explanation
     assert float(said[1]) == pytest.approx(8 * 216 / 54, rel=0.05)
@@ -149,7 +149,7 @@ def test_a_narrow_network_says_where_the_order_turns() -> None:
 def test_finalists_are_few_and_not_all_of_one_recipe() -> None:
     search = found(whole_cores(4, 1e9), allow="any", calls=(*EACH, *grid(("ps_sync",))))
     few = finalists(search)
-    names = [recipe_of(c) for c in few]
+    names = [recipe_of(c.plan.name) for c in few]
     assert len(few) == FINALISTS
     assert max(names.count(name) for name in names) == OF_ONE_RECIPE
     assert few[0] == search.candidates[0]
@@ -213,7 +213,7 @@ def test_the_least_memory_of_one_device_is_that_of_single() -> None:
         datasheet_costs(graph, alone, tuple(batches(graph))),
         objective="memory",
     )
-    assert recipe_of(plainest(best, alone, "memory").candidates[0]) == "single"
+    assert recipe_of(plainest(best, alone, "memory").candidates[0].plan.name) == "single"
 
 
 def test_of_a_plan_that_does_not_fit_no_bandwidth_is_said() -> None:
