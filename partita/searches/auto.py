@@ -28,10 +28,10 @@ from partita.searches.codings import coded, coded_points, lower_bound_of
 from partita.searches.estimates import Estimates, estimates_of
 from partita.searches.exhaustive import At, Search, grid, none_applies, ranked, simulated
 from partita.searches.explaining import MOST_RANKS
-from partita.searches.families import with_families, worth_of
+from partita.searches.families import with_families
 from partita.searches.footprint import rooms_of
 from partita.searches.lower_bounds import LowerBounds
-from partita.searches.objective import ALLOWED, check_objective
+from partita.searches.objective import ALLOWED, check_objective, objective_values
 from partita.searches.space import Space, least_bucket, space_of
 from partita.searches.stage_cuts import cuts_of
 from partita.telling import Tell, quiet
@@ -107,9 +107,9 @@ def shortlist_of(
     fits = found.fitting(capacity)
     others: tuple[str, ...] = ()
     if tight:
-        kept = tuple(dict.fromkeys(int(ranking(found, objective, capacity * part)[0]) for part in SHARES))
+        kept = tuple(dict.fromkeys(int(ranking(found, cluster, objective, capacity * part)[0]) for part in SHARES))
     else:
-        kept = varied(space, ranking(found, objective, capacity), 16 if few else 2)
+        kept = varied(space, ranking(found, cluster, objective, capacity), 16 if few else 2)
         others = ("single", usual(graph), *other_recipes(allow, least_bucket(trained))) if few else ()
         if "lossy" in ALLOWED[allow]:
             others = (*others, *coded(found, costs, capacity, len(SPECS) if few else 2))
@@ -152,10 +152,10 @@ def _sized(name: str, words: str, least: Bytes) -> str:
     return f"{name}({given})" if given else name
 
 
-def ranking(estimates: Estimates, objective: str, capacity: Reals) -> Ints:
+def ranking(estimates: Estimates, cluster: Cluster, objective: str, capacity: Reals) -> Ints:
     """The points, best first: those that fit `capacity` bytes, a number for each, then those that may fit if the
     formula overrates their memory, then the rest by memory."""
-    worth = worth_of(estimates, objective)
+    worth = objective_values(estimates, cluster, objective)
     sure, maybe = estimates.fitting(capacity), estimates.fitting(capacity, SLACK)
     found: list[Ints] = []
     for kind, keys in ((sure, worth), (maybe & ~sure, worth), (~maybe, estimates.memory)):

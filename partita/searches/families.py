@@ -20,6 +20,7 @@ from partita.searches.estimates import Estimates
 from partita.searches.exhaustive import simulated
 from partita.searches.footprint import rooms_of
 from partita.searches.lower_bounds import LowerBounds
+from partita.searches.objective import objective_value, objective_values
 from partita.searches.space import SCHEDULES
 from partita.telling import Tell
 
@@ -33,15 +34,16 @@ def with_families(
     space, graph, cluster, costs = estimates.space, rest.costs.graph, rest.costs.cluster, rest.costs
     every = [*found, *rest.candidates]
     known, more, points = {one.plan.name for one in every}, list[Candidate](), list[int]()
-    worth = worth_of(estimates, objective)
+    worth = objective_values(estimates, cluster, objective)
     for i in sorted(families(estimates, worth, cluster), key=lambda i: worth[i]):
-        best = min((_worth(one, objective) for one in (*every, *more) if one.fits), default=np.inf)
+        clocked = (objective_value(one, cluster, objective) for one in (*every, *more) if one.fits)
+        best = min(clocked, default=np.inf)
         if worth[i] < best and space.call(i) not in known:
             costs = joined(costs, bounds.places.sheet(bounds.size(space, i)))
             call = space.call(i)
-            clocked, _ = simulated(graph, cluster, costs, calls=[call], objective=objective, allow=allow, tell=tell)
-            more.extend(clocked)
-            points.extend([i] * len(clocked))
+            one, _ = simulated(graph, cluster, costs, calls=[call], objective=objective, allow=allow, tell=tell)
+            more.extend(one)
+            points.extend([i] * len(one))
     return replace(
         rest, candidates=(*rest.candidates, *more), clocked=rest.clocked + len(more), costs=costs,
         points=(*rest.points, *points),
@@ -58,16 +60,3 @@ def families(estimates: Estimates, worth: Reals, cluster: Cluster) -> Iterator[i
         for some in (np.flatnonzero(family), np.flatnonzero(family & inside)):
             if len(some):
                 yield int(some[worth[some].argmin()])
-
-
-def worth_of(estimates: Estimates, objective: str) -> Reals:
-    """What is to be small, of every point: bytes, seconds of all its devices, or seconds."""
-    others = {"memory": estimates.memory, "cost": estimates.seconds * estimates.devices}
-    return others.get(objective, estimates.seconds)
-
-
-def _worth(candidate: Candidate, objective: str) -> float:
-    """The same of a candidate, by the clock."""
-    timeline = candidate.timeline
-    others = {"memory": float(max(timeline.memory)), "cost": timeline.step_seconds * timeline.ranks}
-    return others.get(objective, timeline.step_seconds)

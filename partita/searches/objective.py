@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+import numpy as np
+
+from partita.arrays import Reals
 from partita.cluster.cluster import Cluster, Device, in_all
 from partita.errors import OptionError
 from partita.program.timeline import Timeline
 from partita.searches.candidate import Candidate
+from partita.searches.estimates import Estimates
 from partita.units import show_bytes, show_seconds
 
 # Objective -> how much more of it another plan takes, in words.
@@ -69,6 +73,17 @@ def objective_value(candidate: Candidate, cluster: Cluster, objective: str) -> f
     if objective == "cost":
         return money_of(timeline, cluster.devices)
     return timeline.step_seconds * (candidate.needs if objective == "time-to-loss" else 1.0)
+
+
+def objective_values(estimates: Estimates, cluster: Cluster, objective: str) -> Reals:
+    """The same of all points of a grid, by formula; their plans are exact. Shape [points]."""
+    if objective == "memory":
+        return estimates.memory
+    if objective == "cost":
+        hourly = np.cumsum([device.price for device in cluster.devices])
+        found: Reals = estimates.seconds * hourly[estimates.devices.astype(np.int64) - 1] / 3600
+        return found
+    return estimates.seconds
 
 
 def money_of(timeline: Timeline, devices: Sequence[Device]) -> float:
