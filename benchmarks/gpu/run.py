@@ -62,7 +62,7 @@ try:
     from partita.program.instruction import Kind
     from partita.program.timeline import Span
     from partita.report.environment import environment
-    from partita.runs.session import join_world
+    from partita.runs.world import join_world
     from partita.simulator.simulate import simulate
     from partita.task import load_task
     from partita.transport.processes import Processes

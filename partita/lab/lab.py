@@ -30,10 +30,10 @@ from partita.lab.quota import (
     reset_memory_peak,
     set_cores,
 )
+from partita.runs.listener import LISTENER
 from partita.units import Bytes, BytesPerSecond, Seconds
 
 EXIT_TIMEOUT: Final[Seconds] = 5.0  # of a process that was killed
-LISTENER: Final = "PARTITA_LISTEN_FD"
 TOOLS: Final = os.pathsep.join((os.defpath, "/usr/sbin", "/sbin"))
 
 
@@ -90,7 +90,7 @@ class Lab:
     ) -> subprocess.Popen[Any]:  # fmt: skip
         """Starts a process on a device, in a session of its own; `env` adds to this process's environment, `popen`
         goes to subprocess.Popen. It dies with this process. With `listen`, on loopback, it inherits a socket that
-        listens at MASTER_PORT on 127.0.0.1 alone, its number in PARTITA_LISTEN_FD."""
+        listens at MASTER_PORT on 127.0.0.1 alone, its number in LISTENER."""
         shim = [sys.executable, "-I", "-S", str(enter.__file__), json.dumps(self._settings(rank)), *argv]
         whole = {**os.environ, **self.environment(rank), **(env or {})}
         if listen and self.listener:

@@ -28,7 +28,8 @@ from partita.probes.disturbance import rank_disturbance
 from partita.probes.link_timing import rank_wires
 from partita.probes.schedule_timing import schedule_seconds
 from partita.runs.execution import run
-from partita.runs.session import Job, Session, join_world
+from partita.runs.session import Job, Session
+from partita.runs.world import join_world
 from partita.runtime.device import CPU, GLOO, backend_of, device_of
 from partita.task import load_task
 from partita.transport.ways import open_ways

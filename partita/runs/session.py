@@ -3,14 +3,11 @@ out plans."""
 
 from __future__ import annotations
 
-import errno
 import os
-import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
-from datetime import timedelta
 from functools import partial
 from math import inf
 from pathlib import Path
@@ -22,7 +19,7 @@ import torch.distributed as dist
 from partita.checkpoints.restore import Checkpoint
 from partita.cluster.cluster import Cluster
 from partita.cost.memory import peak_memory
-from partita.errors import OptionError, RunError, first_line
+from partita.errors import first_line
 from partita.graph.graph import Graph
 from partita.lowering.lower import last_program
 from partita.plan.plan import Plan
@@ -32,7 +29,7 @@ from partita.runs.assembly import Values, carry_over, initial, make_rank
 from partita.runs.heap import limit, make_room
 from partita.runs.memory_trace import MemoryTrace, allocations
 from partita.runs.weights import first_weights, map_first, save_weights
-from partita.runtime.device import CPU, GLOO, taken_up
+from partita.runtime.device import CPU, taken_up
 from partita.runtime.evaluation import loss_alone
 from partita.runtime.feed import floats_of, place
 from partita.runtime.gather import gathered_leaves
@@ -43,7 +40,6 @@ from partita.runtime.schedules import advance
 from partita.runtime.shared import mapped
 from partita.runtime.state import State
 from partita.task import Task
-from partita.telling import Tell, quiet
 from partita.tracing.prepare import read_batch
 from partita.transport.messages import come, wait_for
 from partita.transport.processes import Processes, clock_offset
@@ -261,50 +257,3 @@ def evaluate(task: Task, model: Any, data: Any, count: int, device: str, report:
             due = time.monotonic() + EVERY
     model.train()
     return total / weight
-
-
-def join_world(rank: int, world: int, timeout: Seconds, backend: str = GLOO, *, note: Tell = quiet) -> None:
-    """Meet the other ranks, as torchrun's environment variables say. Raises RunError with what to check, OptionError if
-    this process may not listen at the address, or another one does.
-
-    If torchrun's agent does not keep the store, rank 0 does, on the socket that it inherits as PARTITA_LISTEN_FD, or
-    else listening at MASTER_ADDR only. A TCPStore by itself listens on all interfaces, of which it tells by `note`.
-    """
-    place = os.environ.get("MASTER_ADDR", ""), int(os.environ.get("MASTER_PORT", "0"))
-    patience, kept = timedelta(seconds=timeout), os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
-    listen = _listening(place, note) if rank == 0 and not kept else {}
-    try:
-        if kept:
-            dist.init_process_group(backend, rank=rank, world_size=world, timeout=patience)
-        else:
-            store = dist.TCPStore(*place, world, rank == 0, patience, use_libuv=True, **listen)  # type: ignore[attr-defined]
-            dist.init_process_group(backend, store=store, rank=rank, world_size=world, timeout=patience)
-    except (RuntimeError, ValueError) as error:
-        raise RunError(
-            f"rank {rank} could not meet the others at {place[0]}:{place[1]} ({' '.join(str(error).split())[:200]}); "
-            "check MASTER_ADDR and MASTER_PORT, and that each RANK from 0 to WORLD_SIZE - 1 was started once",
-            rank=rank,
-        ) from error
-
-
-def _listening(place: tuple[str, int], note: Tell) -> dict[str, Any]:
-    """A socket that listens at that address only, as an argument of TCPStore; empty if it is no address of this
-    machine (behind a NAT gateway)."""
-    if given := os.environ.get("PARTITA_LISTEN_FD", ""):
-        return {"master_listen_fd": int(given)}
-    try:
-        kind, _, _, _, address = socket.getaddrinfo(*place, type=socket.SOCK_STREAM)[0]
-        listener = socket.create_server(address[:2], family=kind, backlog=1024)
-    except OSError as error:
-        if error.errno == errno.EADDRINUSE:
-            raise OptionError(
-                f"port {place[1]} of {place[0]} is taken, perhaps by another run; give another MASTER_PORT"
-            ) from None
-        if error.errno != errno.EADDRNOTAVAIL:
-            raise OptionError(
-                f"rank 0 cannot listen at port {place[1]} of {place[0]} ({error.strerror}); give a MASTER_ADDR and "
-                "MASTER_PORT at which it may"
-            ) from None
-        note(f"MASTER_ADDR {place[0]} is no address of this machine; rank 0 listens at port {place[1]} of all that are")
-        return {}
-    return {"master_listen_fd": listener.detach()}

@@ -19,8 +19,9 @@ from partita.runs.execution import progress_of, run
 from partita.runs.heap import keep_freed
 from partita.runs.preflight import differing, facts_of
 from partita.runs.result import RunResult, result_of
-from partita.runs.session import Job, Session, join_world
+from partita.runs.session import Job, Session
 from partita.runs.training import Training
+from partita.runs.world import join_world
 from partita.runtime.device import GLOO, backend_of, device_of
 from partita.task import Task
 from partita.telling import Tell, quiet

@@ -10,7 +10,7 @@ import time
 import torch
 import torch.distributed as dist
 
-from partita.runs.session import join_world
+from partita.runs.world import join_world
 from partita.transport.processes import Processes
 
 MANY, ELEMENTS, PATIENCE = 48, 2**18, 60.0

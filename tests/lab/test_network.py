@@ -25,6 +25,7 @@ from partita.lab.keeper_client import KeeperClient
 from partita.lab.lab import Lab
 from partita.lab.network import open_lab
 from partita.lab.record import reap
+from partita.runs.listener import LISTENER
 from partita.simulator.ports import QUOTA_PERIOD
 
 RECEIVE = """
@@ -245,7 +246,7 @@ def test_loopback_listens_on_loopback_only() -> None:
         assert lab.kind == "loopback"
         assert lab.listener is not None
         assert lab.listener.getsockname() == ("127.0.0.1", lab.port)
-        code = "import os, socket; print(socket.socket(fileno=int(os.environ['PARTITA_LISTEN_FD'])).getsockname()[1])"
+        code = f"import os, socket; print(socket.socket(fileno=int(os.environ[{LISTENER!r}])).getsockname()[1])"
         worker = lab.spawn(0, python(code), listen=True, stdout=subprocess.PIPE, text=True)
         assert int(worker.communicate()[0]) == lab.port
         with pytest.raises(ClusterError, match="not counted"):

@@ -16,8 +16,8 @@ from partita.errors import OptionError, RunError
 from partita.graph.graph import Graph
 from partita.recipes.catalogue import call
 from partita.runs.preflight import differing, facts_of
-from partita.runs.session import join_world
 from partita.runs.torchrun import place_here, talk_over
+from partita.runs.world import join_world
 from tests.small import cluster_of, two_layers
 
 

@@ -20,7 +20,8 @@ from partita.plan.wire import Codec
 from partita.program.instruction import Kind
 from partita.runs.assembly import train_in_process
 from partita.runs.execution import run
-from partita.runs.session import Job, Session, join_world
+from partita.runs.session import Job, Session
+from partita.runs.world import join_world
 from partita.runtime.device import backend_of
 from partita.runtime.draws import DRAWS, attention_backward, attention_forward
 from partita.task import Task
