@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from itertools import accumulate, pairwise
 from typing import Final
 
@@ -74,23 +74,6 @@ class Schedule:
     def __str__(self) -> str:
         lines = [f"{i:4}  " + "   ".join(map(str, step)) for i, step in enumerate(self.steps)]
         return "\n".join([f"{self.name}, {self.ranks} ranks, {self.parts} parts", *lines])
-
-    @cached_property
-    def hops(self) -> tuple[Hop, ...]:
-        """All hops, in the order of their steps."""
-        return tuple(hop for step in self.steps for hop in step)
-
-    def elements(self, hop: Hop, elements: int) -> int:
-        """How many of a vector's `elements` a hop sends."""
-        edges = even_edges(elements, self.parts)
-        return edges[hop.stop] - edges[hop.start]
-
-    def sent(self, elements: int, item: int) -> list[Bytes]:
-        """Bytes that each rank sends, for a vector of `elements` elements of `item` bytes."""
-        edges, found = even_edges(elements, self.parts), [0] * self.ranks
-        for hop in self.hops:
-            found[hop.source] += (edges[hop.stop] - edges[hop.start]) * item
-        return found
 
 
 def even_edges(elements: int, parts: int) -> tuple[int, ...]:

@@ -9,6 +9,7 @@ from partita.simulator.simulate import simulate
 from partita.wire.algorithms import all_reduce
 from partita.wire.streams import HEAD
 from tests.priced import priced
+from tests.wire.sending import hops_of
 
 
 def test_counted_bytes_are_those_of_the_entries() -> None:
@@ -25,6 +26,6 @@ def test_counted_bytes_are_those_of_the_entries() -> None:
             if name == "sparse_doubling":
                 assert sent == list(predicted)
                 continue
-            heads = HEAD * len(program.buckets) * len([hop for hop in all_reduce(name, 2).hops if hop.source == 0])
+            heads = HEAD * len(program.buckets) * len([hop for hop in hops_of(all_reduce(name, 2)) if hop.source == 0])
             psi = sum(bucket.size for bucket in program.buckets)
             assert all(min(predicted) / 2 < own <= psi + heads for own in sent)

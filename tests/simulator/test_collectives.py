@@ -15,6 +15,7 @@ from partita.wire.loads import loads_of
 from tests.priced import priced, whole_cores
 from tests.programs import program_by
 from tests.small import two_layers
+from tests.wire.sending import bytes_sent
 
 ELEMENTS = 4 * 6 + 6 * 2
 COMPUTE = 10e-3
@@ -53,7 +54,7 @@ def test_seconds_are_the_closed_form(collective: str, ranks: int, alpha: float) 
 @pytest.mark.parametrize("ranks", [2, 3, 4, 5, 6])
 @pytest.mark.parametrize("collective", [name for name in ALGORITHMS if name != "hierarchical"])
 def test_bytes_are_the_schedule(collective: str, ranks: int) -> None:
-    assert list(step_of(collective, ranks, 0.0).wire_sent) == all_reduce(collective, ranks).sent(ELEMENTS, 4)
+    assert list(step_of(collective, ranks, 0.0).wire_sent) == bytes_sent(all_reduce(collective, ranks), ELEMENTS, 4)
 
 
 def test_doubling_wins_small_and_ring_large() -> None:

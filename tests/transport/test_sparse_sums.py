@@ -24,6 +24,7 @@ from partita.wire.streams import HEAD, PLACE, Stream, packed, stream_of
 from tests.small import cluster_of, perceptron, two_layers
 from tests.threads import each_in_a_thread
 from tests.transport.test_ring import Post, Posting
+from tests.wire.sending import hops_of
 
 NAMES = ("sparse_doubling", "sparse_split", "sparse_split_dense", "kylix")
 
@@ -90,7 +91,7 @@ def test_places_that_both_ends_know_are_not_sent() -> None:
     total = sum(again.values(), torch.zeros(400))
     second = summed("kylix(2,2)", again, maps, 1).sent
     heads = dict.fromkeys(group, 0)
-    for hop in all_reduce("kylix(2,2)", 4).hops:
+    for hop in hops_of(all_reduce("kylix(2,2)", 4)):
         heads[hop.source] += HEAD * (hop.stop - hop.start)
     assert {r: (first[r] - heads[r]) * 4 for r in group} == {r: (second[r] - heads[r]) * (PLACE + 4) for r in group}
     assert torch.allclose(again[0], total, atol=1e-5)

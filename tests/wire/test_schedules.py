@@ -18,6 +18,7 @@ from partita.wire.interpreter import carried_out
 from partita.wire.rings import pairwise_reduce_scatter, ring_all_gather, ring_reduce_scatter
 from partita.wire.schedule import Hop, Schedule, cut, even_edges, schedule, stranded, strands_of
 from partita.wire.trees import tree_broadcast, tree_reduce
+from tests.wire.sending import bytes_sent, elements_of, hops_of
 
 RANKS = range(1, 18)
 
@@ -96,7 +97,7 @@ def test_bytes_of_a_ring(ranks: int, elements: int) -> None:
     """CO-02: rank i sends 2n - size(c_{i+1}) - size(c_{i+2}); all together 2(p-1)n."""
     edges = even_edges(elements, ranks)
     size = [4 * (edges[i + 1] - edges[i]) for i in range(ranks)]
-    sent = all_reduce("ring", ranks).sent(elements, 4)
+    sent = bytes_sent(all_reduce("ring", ranks), elements, 4)
     assert sent == [8 * elements - size[(i + 1) % ranks] - size[(i + 2) % ranks] for i in range(ranks)]
     assert sum(sent) == 2 * (ranks - 1) * elements * 4
 
@@ -106,9 +107,9 @@ def test_bytes_and_steps_of_powers_of_two(ranks: int) -> None:
     """CO-04: n log2 p; CO-05: 2(p-1)/p n in 2 log2 p steps, and binary blocks are the same there (CO-06)."""
     elements, depth = 16 * 15, round(log2(ranks))
     doubling, halving = all_reduce("doubling", ranks), all_reduce("halving", ranks)
-    assert doubling.sent(elements, 4) == [4 * elements * depth] * ranks
+    assert bytes_sent(doubling, elements, 4) == [4 * elements * depth] * ranks
     assert len(doubling.steps) == depth
-    assert halving.sent(elements, 4) == [2 * (ranks - 1) * elements * 4 // ranks] * ranks
+    assert bytes_sent(halving, elements, 4) == [2 * (ranks - 1) * elements * 4 // ranks] * ranks
     assert len(halving.steps) == 2 * depth
     assert all_reduce("blocks", ranks).steps == halving.steps
 
@@ -117,7 +118,7 @@ def test_bytes_and_steps_of_powers_of_two(ranks: int) -> None:
 def test_messages_of_a_tree(ranks: int) -> None:
     """CO-03: p-1 messages each way, in ceil(log2 p) steps each."""
     for part in (tree_reduce(ranks), tree_broadcast(ranks)):
-        assert len(part.hops) == ranks - 1
+        assert len(hops_of(part)) == ranks - 1
         assert len(part.steps) == ceil(log2(ranks))
 
 
@@ -129,7 +130,7 @@ def test_binary_blocks_beyond_powers_of_two(ranks: int) -> None:
     sizes = [1 << k for k in reversed(range(ranks.bit_length())) if ranks >> k & 1]
     first = [sum(sizes[:k]) for k in range(len(sizes) + 1)]
     for k in range(1, len(sizes)):
-        up = [h for h in blocks.hops if h.source == first[k] and first[k - 1] <= h.target < first[k]]
+        up = [h for h in hops_of(blocks) if h.source == first[k] and first[k - 1] <= h.target < first[k]]
         assert len(up) == sizes[k - 1] // sizes[k]
         assert all(h.add for h in up)
 
@@ -138,8 +139,8 @@ def test_binary_blocks_beyond_powers_of_two(ranks: int) -> None:
 def test_bytes_between_nodes(ranks: int, width: int) -> None:
     """CO-07: a node sends 2(p/k-1)/(p/k) n to others, in 2(k-1) + 2(p/k-1) steps."""
     one, nodes, elements = all_reduce(f"hierarchical({width})", ranks), ranks // width, ranks * 6
-    across = [h for h in one.hops if h.source // width != h.target // width]
-    sent = sum(one.elements(h, elements) for h in across if h.source < width)
+    across = [h for h in hops_of(one) if h.source // width != h.target // width]
+    sent = sum(elements_of(one, h, elements) for h in across if h.source < width)
     assert sent * nodes == 2 * (nodes - 1) * elements
     assert len(one.steps) == 2 * (width - 1) + 2 * (nodes - 1)
 
@@ -150,7 +151,7 @@ def test_reduce_scatter_and_all_gather(ranks: int, owns: int) -> None:
     for one in (ring_reduce_scatter(ranks, owns), *((pairwise_reduce_scatter(ranks),) if owns == 0 else ())):
         ends = carried_out(one, [[64**rank] * ranks for rank in range(ranks)])
         assert all(ends[i][(i + owns) % ranks] == sum(64**r for r in range(ranks)) for i in range(ranks))
-        assert one.sent(ranks, 4) == [4 * (ranks - 1)] * ranks
+        assert bytes_sent(one, ranks, 4) == [4 * (ranks - 1)] * ranks
     held = [[part if part == (rank + owns) % ranks else -1 for part in range(ranks)] for rank in range(ranks)]
     assert carried_out(ring_all_gather(ranks, owns), held) == [list(range(ranks))] * ranks
 
