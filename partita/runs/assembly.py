@@ -26,10 +26,10 @@ from partita.runs.losses import loss_rows, losses_of, totals
 from partita.runtime.device import CPU, clock_of
 from partita.runtime.feed import Feed, floats_of
 from partita.runtime.gather import reunited
+from partita.runtime.interleaving import advance
 from partita.runtime.leg import Interval, intervals, left
 from partita.runtime.owned import is_allocated
 from partita.runtime.rank import Code, Rank
-from partita.runtime.schedules import advance
 from partita.runtime.segment import compile_segment, last_reads
 from partita.runtime.shared import in_common
 from partita.runtime.state import State, make_state

@@ -34,9 +34,9 @@ from partita.runtime.evaluation import loss_alone
 from partita.runtime.feed import floats_of, place
 from partita.runtime.gather import gathered_leaves
 from partita.runtime.generators import begin_draws
+from partita.runtime.interleaving import advance
 from partita.runtime.leg import Interval
 from partita.runtime.rank import Rank
-from partita.runtime.schedules import advance
 from partita.runtime.shared import mapped
 from partita.runtime.state import State
 from partita.task import Task

@@ -1,7 +1,7 @@
 """The worker: each lane of a rank is a generator that yields what it waits for.
 
 Two drivers advance the lanes. `drive` gives lanes threads, but for those that the leading one takes along.
-`schedules.advance` runs all lanes of all ranks in one thread and picks, from a seed, any lane whose wait is over. What
+`interleaving.advance` runs all lanes of all ranks in one thread and picks, from a seed, any lane whose wait is over. What
 the lanes do is the same.
 """
 

@@ -11,9 +11,9 @@ from partita.lowering.lower import last_program
 from partita.plan.plan import Plan, own_servers
 from partita.program.instruction import Space
 from partita.runs.assembly import initial, make_rank
+from partita.runtime.interleaving import advance
 from partita.runtime.leg import Interval
 from partita.runtime.rank import Rank
-from partita.runtime.schedules import advance
 from partita.runtime.state import make_state
 from partita.task import Task
 from partita.transport.inprocess import InProcess, Rendezvous

@@ -13,10 +13,10 @@ from partita.program.timeline import Span
 from partita.recipes.catalogue import call
 from partita.runs.assembly import carry_over, initial, make_rank
 from partita.runtime.beside import LaneRun
+from partita.runtime.interleaving import advance
 from partita.runtime.leg import Interval, Leg, legs
 from partita.runtime.membership import begin_without, finished_before, mark_back, mark_gone
 from partita.runtime.rank import Rank
-from partita.runtime.schedules import advance
 from partita.runtime.state import State
 from partita.runtime.worker import lanes
 from partita.task import Task

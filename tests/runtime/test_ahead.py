@@ -16,9 +16,9 @@ from partita.program.instruction import Compute, Instruction, Receive, Space
 from partita.runs.assembly import carry_over, initial, make_rank
 from partita.runtime.ahead import Ahead
 from partita.runtime.draws import DRAWS, Draws
+from partita.runtime.interleaving import advance
 from partita.runtime.leg import Interval
 from partita.runtime.rank import Rank
-from partita.runtime.schedules import advance
 from partita.runtime.segment import compile_segment, key, last_reads
 from partita.runtime.state import constant_of
 from partita.runtime.waits import arrived

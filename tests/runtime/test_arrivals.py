@@ -12,9 +12,9 @@ import torch
 
 from partita.recipes.catalogue import call
 from partita.runs.assembly import initial, make_rank, train_in_process
+from partita.runtime.interleaving import advance
 from partita.runtime.leg import Interval
 from partita.runtime.rank import Rank
-from partita.runtime.schedules import advance
 from partita.runtime.state import make_state
 from partita.transport.inprocess import InProcess, Rendezvous
 from tests.captures import capture

@@ -14,9 +14,9 @@ from partita.oracles.reference import fresh
 from partita.oracles.replay import replayed
 from partita.recipes.catalogue import call
 from partita.runs.assembly import initial, make_rank
+from partita.runtime.interleaving import advance
 from partita.runtime.leg import Interval, legs
 from partita.runtime.rank import Rank
-from partita.runtime.schedules import advance
 from partita.runtime.state import make_state
 from partita.transport.inprocess import InProcess, Rendezvous
 from partita.transport.transport import Pending

@@ -19,9 +19,9 @@ from partita.program.program import Program
 from partita.recipes.catalogue import RECIPES, call
 from partita.runs.assembly import carry_over, initial, make_rank, train_in_process
 from partita.runtime.beside import LaneRun, beside, led
+from partita.runtime.interleaving import advance
 from partita.runtime.leg import Interval
 from partita.runtime.rank import Rank
-from partita.runtime.schedules import advance
 from partita.runtime.values import MessageGroup
 from partita.runtime.worker import drive
 from partita.task import Task

@@ -17,9 +17,9 @@ from partita.program.instruction import Receive, Send
 from partita.runs.assembly import initial, make_rank
 from partita.runs.takeover import copied, ends_of, take_over
 from partita.runtime.beside import LaneRun
+from partita.runtime.interleaving import advance
 from partita.runtime.leg import Interval
 from partita.runtime.rank import Rank
-from partita.runtime.schedules import advance
 from partita.runtime.state import make_state
 from partita.runtime.worker import lanes
 from partita.simulator.simulate import simulate

@@ -8,8 +8,8 @@ import torch
 from partita.graph.graph import Graph
 from partita.recipes.catalogue import call
 from partita.runs.assembly import carry_over, initial, make_rank, train_in_process
+from partita.runtime.interleaving import advance
 from partita.runtime.leg import Interval
-from partita.runtime.schedules import advance
 from partita.task import Task
 from partita.transport.inprocess import InProcess, Rendezvous
 from tests.captures import capture
