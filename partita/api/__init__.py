@@ -1,8 +1,12 @@
 """The verbs, in the order in which a task flows through them: load, capture, plan, simulate, train, compare, verify.
 
-loading     load, task_of, cluster_of, graph_of, capture_to     training     train, apply
-planning    plan_of, search                                     comparing    compare, verify
-predicting  simulate, sweep, fit                                machines     lab, probe, doctor
+loading     load, task_of, cluster_of, graph_of, capture_to
+planning    plan_of, search
+predicting  simulate, sweep, fit
+training    train, apply
+comparing   compare, verify
+machines    lab, probe, doctor
+checking    what all of them check of their arguments
 """
 
 from __future__ import annotations

@@ -1,0 +1,17 @@
+"""What a run must equal: the same training in plain PyTorch, in one process; `check` compares.
+
+check           whether a plan's training is what its class promises
+reference       synchronous plans
+half_precision  these in half precision
+captured        gradients of the captured step, where those of the model differ
+lossy           what codecs leave of gradients
+replicas        replicas that train apart
+coupling        what brings these together
+elastic         workers tied to a centre, at their own pace
+pairwise        workers that average in pairs
+replay          servers that do not wait for all, from their ledger
+turns           who contributes what to a sum
+mean            whether a loss may be computed in parts
+undetermined    weights that gradients do not determine
+target          steps to a loss by minibatch: K(B)
+"""

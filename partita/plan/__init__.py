@@ -1,0 +1,12 @@
+"""Plan: a method of parallel training as data; nothing here knows how it is carried out.
+
+plan      Plan and its update rule, kernels and phases
+mesh      Mesh, Stage, Split: where it runs
+schedule  Schedule: the order of passes, and the versions that they read
+sync      Sync: how replicas agree
+wire      Wire: how that is sent
+memory    Memory: state divided, recomputation, precision
+rule      the optimizer that it makes of the task's
+check     contradictions, a sentence each
+text      TOML, both ways
+"""

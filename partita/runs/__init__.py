@@ -1,0 +1,29 @@
+"""A training from its first step, or a checkpoint, to its end; a loop of one's own by `apply`.
+
+one process of a run
+    session        Session: a task and its weights, on which plans run
+    assembly       a Rank from a task, a graph and a Program
+    execution      one run of one plan
+    training       Training: what is asked of a run
+    result         RunResult: what came of it
+    weights        first and last weights, as files
+    losses         the loss of each step
+    heap           the process's memory
+    apply          data parallelism in a loop of one's own
+how ranks meet and end
+    world          the store at which they meet
+    listener       the socket at which rank 0 listens
+    torchrun       ranks that somebody else launched
+    preflight      whether these are about to do the same
+    directory      DIR of --out
+    halt           signals: where all ranks stop
+while it runs
+    heartbeat      where each lane is, once a second
+    checksums      digests of weights, once in a while
+    divergence     whether replicas have the same weights
+    memory_trace   what a rank allocates, over time
+ranks that die and come back
+    failover       who plays whose part
+    takeover       a part taken over
+    rejoin         a worker that was started again
+"""
