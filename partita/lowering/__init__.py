@@ -4,7 +4,8 @@ A new way to agree is a file beside `servers` or `averages`, which returns the P
 plan it cannot do (`..._gaps`); a new order of a pipeline's passes is a function in `schedules`.
 
 what a rank computes
-    lower             the passes in their order; refuses what none brings about
+    lower             the passes in their order
+    gaps              what none of them brings about yet
     samples           Draft: who takes which samples, Load, F and B
     layout            which gradients travel together, where backward is cut
     phases            what a phase leaves for the next one
@@ -26,6 +27,7 @@ every step: sums of gradients
     tiers             servers above servers
     chain             servers whose state others have too
     async_servers     servers that do not wait for all
+    async_workers     their workers
     push_pull         one bucket between a worker and such a server
     quorum            a server that goes on with some of its workers
     shared            workers that share the memory of their weights

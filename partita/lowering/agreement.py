@@ -11,9 +11,10 @@ from partita.lowering.negotiation import negotiates
 from partita.lowering.norm import SQUARES, WORDS
 from partita.lowering.samples import Draft, ReplicaGroup, packed, passes, separate
 from partita.program.instruction import After, Clip, Collective, Encode, Instruction, Pack, Scale, Send, Space, Update
-from partita.program.program import WEIGHT, Lane, Program, Role
+from partita.program.program import WEIGHT, Lane, Policy, Program, Role
 
 COMPUTE, DATA, WIRE = Lane("compute"), Lane("data"), Lane("wire")
+SERVE = Lane("serve", Policy.ARRIVAL)
 
 
 def lanes_of(body: Iterable[Instruction], *chosen: Lane) -> tuple[Lane, ...]:

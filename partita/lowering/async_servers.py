@@ -9,43 +9,38 @@ server  from w         I0-- I1----                 a lane for each worker
 
 bounded delay   V.w of round r after U of every other worker of round r - staleness
 staleness 0     besides, U of round r after V of all of round r - 1: nobody reads what comes later
-elastic         a worker's own steps, then D = rate (x - centre) with the centre of the answer before, x -= D, push D
-bounded         C after all P: a Clip of the worker's own, ahead of E and S
-encoded         E after P, S of the coding, X after I: decoded into that worker's inbox
+encoded         X after I: decoded into that worker's inbox
 late ones drop  E after `need` of all U, U unless E is done, Y the step, Z the sum empty again; Y after E and A, all V
                 of round r - 1, or after N, every bucket's E on all servers: whoever still reads mixed versions then
-                has no part in the round. A worker leaves out what is left of a round once G has the weights of the
-                next version, which wait in its inbox until T
+                has no part in the round
 
-On devices of workers a server has weights of its own (`push_pull`), and serves its rank's worker by copies.
+On devices of workers a server has weights of its own (`push_pull`), and serves its rank's worker by copies. What
+workers do is in `async_workers`, `elastic` and `quorum`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Final
 
 from partita.graph.graph import Graph
-from partita.lowering.agreement import lanes_of, program_of
+from partita.lowering.agreement import SERVE, lanes_of, program_of
+from partita.lowering.async_workers import pushing
 from partita.lowering.coding import coded_gaps
-from partita.lowering.elastic import own_steps, pull
+from partita.lowering.elastic import tied
 from partita.lowering.negotiation import heard, said
 from partita.lowering.owners import Owners, owners_of
 from partita.lowering.push_pull import PushPull, drops, served_in, tags_of
 from partita.lowering.quorum import counted, in_consensus, master_of
-from partita.lowering.samples import ComputeStep, Draft, ReplicaGroup, packed, passes, separate
-from partita.plan.plan import Plan, agreement_of
+from partita.lowering.samples import Draft, separate
+from partita.plan.plan import Plan
 from partita.plan.sync import Outer, Payload, Servers, unread
 from partita.program.instruction import (
     After,
     Apply,
-    Clip,
     Instruction,
-    Load,
     Mark,
     Mix,
-    Pack,
     Receive,
     Scale,
     Send,
@@ -53,20 +48,9 @@ from partita.program.instruction import (
     Term,
     Update,
 )
-from partita.program.program import WEIGHT, Lane, Policy, Program, Role
-
-SERVE = Lane("serve", Policy.ARRIVAL)
-
+from partita.program.program import Program, Role
 
 CORRECTIONS: Final = ("delay", "staleness")
-
-
-def waits_for_all(plan: Plan) -> bool:
-    """Whether the plan is synchronous: every update is the sum of all workers' gradients of one step."""
-    sync = agreement_of(plan)
-    consistency = sync.consistency
-    ahead = consistency.staleness or consistency.need or any(c.name != "momentum" for c in plan.update.corrections)
-    return not (isinstance(sync.through, Servers) and (ahead or sync.payload is Payload.DELTA))
 
 
 def loose_gaps(graph: Graph, plan: Plan) -> Iterator[tuple[bool, str]]:
@@ -111,7 +95,7 @@ def asynchronous(draft: Draft) -> Program:
     """Servers that answer each worker by itself: asynchronous (DP-09, DP-10), with bounded delay (DP-14), with a step
     after several gradients (DP-16), or with the first gradients of a step only (DP-11)."""
     owners, frequency = owners_of(draft, draft.servers), draft.sync.frequency
-    own = {Payload.ELASTIC: tied, Payload.DUAL: in_consensus}.get(draft.sync.payload, _worker)
+    own = {Payload.ELASTIC: tied, Payload.DUAL: in_consensus}.get(draft.sync.payload, pushing)
     groups = [group for one in draft.groups for group in separate(one, draft.servers)]
     working = {group.ranks: (group.name, own(draft, group, owners)) for group in groups}
     serving: dict[Owners, tuple[str, list[Instruction]]] = {
@@ -123,105 +107,8 @@ def asynchronous(draft: Draft) -> Program:
         body = [one for _, part in parts for one in part]
         keeps = "model" if ranks in working else "server"
         roles.append(Role("-".join(name for name, _ in parts), ranks, tuple(body), lanes_of(body, SERVE), keeps))
-    semantics = "lossy" if drops(draft) or draft.sync.wire.codecs else "delayed" if own is _worker else "consensus"
+    semantics = "lossy" if drops(draft) or draft.sync.wire.codecs else "delayed" if own is pushing else "consensus"
     return program_of(draft, tuple(roles), steps=frequency.period * frequency.fetch, semantics=semantics)
-
-
-def _worker(draft: Draft, group: ReplicaGroup, owners: Owners) -> list[Instruction]:
-    """A round: `fetch` pushes, each of the sum over `period` minibatches, then the new weights."""
-    period, tags, delta = draft.sync.frequency.period, tags_of(draft), draft.sync.payload is Payload.DELTA
-    ways = [PushPull(draft, i, group.ranks[0], owner) for i, owner in enumerate(owners)]
-    local, bounded = {way.bucket for way in ways if way.local and not delta}, bool(draft.graph.clip_norm)
-    body, share = list[Instruction](), group.count / draft.batch
-    for push, tag in enumerate(tags):
-        before, works = tags[push - 1], list[ComputeStep]()
-        ready = [_made_ready(draft, way, tag, After(f"S{way.i}{before}", int(push == 0)), share) for way in ways]
-        used = [f"U{way.i}" if delta else way.gone(before) for way in ways]
-        free: dict[str, tuple[After, ...]] = {str(i): (After(name, int(push == 0)),) for i, name in enumerate(used)}
-        for k in range(period):
-            works += _gathering(draft, group, push * period + k, last=k == period - 1)
-        needs = {work.instruction.name: work.needs for work in works}
-        for one in packed(draft, works, free, tag):
-            act = one.act
-            here = replace(act, space=Space.DELTA) if isinstance(act, Pack) and act.bucket in local else act
-            body += _read(draft, [ways[i] for i in needs.get(one.name, ())], replace(one, act=here))
-            for way in ways:
-                if one.name == f"P{draft.last[way.i] if delta else way.i}{tag}":
-                    body += _weighed(draft, group, way, tag)
-                    body += [] if bounded else ready[way.i]
-        if bounded:
-            body += [_bounded_alone(draft, group, ways, tag), *(one for each in ready for one in each)]
-    body += [one for tag in tags for way in ways for one in way.sent(tag)]
-    body += [one for way in ways for one in way.taken()]
-    if drops(draft):
-        body.append(Instruction("G", Mark(), "newer", tuple(After(way.read) for way in ways)))
-    return body
-
-
-def tied(draft: Draft, group: ReplicaGroup, owners: Owners) -> list[Instruction]:
-    """A round: `period` steps of the worker's own, then the elastic force between it and the centre of the last answer;
-    what the worker moves by, the centre gets (DP-19, asynchronous)."""
-    body, rate = own_steps(draft, group, draft.sync.frequency.period), draft.sync.outer.rate
-    for i, bucket in enumerate(draft.buckets):
-        name, host = bucket.name, owners[i]
-        force, taken = pull(name, rate)
-        push = Send(name, (host,), f"{name}.up", Space.DELTA)
-        back = Receive(name, (host,), f"{name}.down", Space.ANCHOR)
-        body += [
-            Instruction(f"D{i}", force, "compute", (After(f"R{i}", 1), After(f"S{i}", 1))),
-            Instruction(f"X{i}", taken, "compute"),
-            Instruction(f"S{i}", push, f"push{host}", (After(f"D{i}"),)),
-            Instruction(f"R{i}", back, f"pull{host}", (After(f"D{i}"),)),
-        ]
-    return body
-
-
-def _read(draft: Draft, needs: list[PushPull], one: Instruction) -> list[Instruction]:
-    """An instruction, after the weights that it is the first to read. Where late work is dropped, these wait in the
-    inbox until then, and once those of the next version have come, the rest of this round is skipped."""
-    if not drops(draft):
-        return [replace(one, after=one.after + tuple(After(way.read, 1) for way in needs))]
-    found = []
-    for way in needs:
-        taken = Mix(way.bucket, Space.PARAMETER, (Term(Space.INBOX, peer=(way.host,)),))
-        found.append(Instruction(f"T{way.i}", taken, "compute", (After(way.read, 1),)))
-    return [*found, one if isinstance(one.act, Load) else replace(one, unless=After("G"))]
-
-
-def _gathering(draft: Draft, group: ReplicaGroup, step: int, *, last: bool) -> list[ComputeStep]:
-    """A minibatch of a push, of which only the last completes the gradients."""
-    return [replace(work, last=work.last and last) for work in passes(draft, group, step)]
-
-
-def _weighed(draft: Draft, group: ReplicaGroup, way: PushPull, tag: str) -> list[Instruction]:
-    """For weighted losses, divide a bucket's gradients by the weight of the rank's own samples."""
-    if not draft.weight:
-        return []
-    space = Space.GRADIENT if draft.sync.payload is Payload.DELTA else way.space
-    mean = Scale(way.bucket, group.count / draft.batch, space, WEIGHT)
-    return [Instruction(f"W{way.i}{tag}", mean, "compute", (After(f"P{way.i}{tag}"),))]
-
-
-def _made_ready(draft: Draft, way: PushPull, tag: str, sent: After, share: float) -> list[Instruction]:
-    """For pushes of changes, make the change, by a step for the worker's `share` of the minibatch, once backward no
-    longer reads the weights; where there is a codec, its coding, once the last one is `sent`."""
-    coded = list(way.encoded(tag, sent))
-    if draft.sync.payload is not Payload.DELTA:
-        return coded
-    change = Mix(way.bucket, Space.DELTA, (Term(Space.PARAMETER), Term(Space.ANCHOR, (-1.0,))))
-    return [
-        Instruction(f"K{way.i}", Mix(way.bucket, Space.ANCHOR, (Term(Space.PARAMETER),)), "compute"),
-        Instruction(f"U{way.i}", Update(way.bucket, share=share), "compute"),
-        Instruction(f"G{way.i}", change, "compute", (After(way.gone(""), 1),)),
-        *coded,
-    ]
-
-
-def _bounded_alone(draft: Draft, group: ReplicaGroup, ways: list[PushPull], tag: str) -> Instruction:
-    """One Clip of a worker's contribution, on the norm of the mean over its own samples: nobody has the minibatch's."""
-    ready = tuple(After(f"{'W' if draft.weight else 'P'}{way.i}{tag}") for way in ways)
-    clip = Clip(tuple(way.bucket for way in ways), draft.graph.clip_norm * group.count / draft.batch)
-    return Instruction(f"C{tag}", clip, "compute", ready, unless=After("G") if drops(draft) else None)
 
 
 def _server(draft: Draft, host: int, owners: Owners) -> list[Instruction]:

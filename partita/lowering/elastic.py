@@ -2,6 +2,9 @@
 
 compute  F B U | F B U C0 D0 X0 |     C: the centre moves by the sum of the round before, D: differences are
 wire                      A0-----     taken anew, X: and off the weights; their sum hides behind the next period
+
+`tied`: the same with a centre on a server, each worker at its own pace: D = rate (x - centre) with the centre of the
+answer before, X: x -= D, S: D is pushed, R: the centre comes back.
 """
 
 from __future__ import annotations
@@ -11,7 +14,7 @@ from partita.lowering.averages import local_step
 from partita.lowering.samples import Draft, ReplicaGroup
 from partita.plan.plan import Update
 from partita.plan.sync import Payload
-from partita.program.instruction import After, Collective, Instruction, Kind, Mix, Space, Term
+from partita.program.instruction import After, Collective, Instruction, Kind, Mix, Receive, Send, Space, Term
 from partita.program.program import Program, Role
 
 MINUS = (-1.0,)
@@ -91,6 +94,24 @@ def multiplier_step(i: int, bucket: str, penalty: float, *after: After) -> list[
         Instruction(f"X{i}.x", _apart(bucket), "compute", after),
         Instruction(f"X{i}", Mix(bucket, Space.DUAL, terms), "compute"),
     ]
+
+
+def tied(draft: Draft, group: ReplicaGroup, owners: tuple[int, ...]) -> list[Instruction]:
+    """A round: `period` steps of the worker's own, then the elastic force between it and the centre of the last answer;
+    what the worker moves by, the centre gets (DP-19, asynchronous)."""
+    body, rate = own_steps(draft, group, draft.sync.frequency.period), draft.sync.outer.rate
+    for i, bucket in enumerate(draft.buckets):
+        name, host = bucket.name, owners[i]
+        force, taken = pull(name, rate)
+        push = Send(name, (host,), f"{name}.up", Space.DELTA)
+        back = Receive(name, (host,), f"{name}.down", Space.ANCHOR)
+        body += [
+            Instruction(f"D{i}", force, "compute", (After(f"R{i}", 1), After(f"S{i}", 1))),
+            Instruction(f"X{i}", taken, "compute"),
+            Instruction(f"S{i}", push, f"push{host}", (After(f"D{i}"),)),
+            Instruction(f"R{i}", back, f"pull{host}", (After(f"D{i}"),)),
+        ]
+    return body
 
 
 def _elastic(draft: Draft) -> list[Instruction]:

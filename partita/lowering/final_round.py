@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from partita.lowering.agreement import COMPUTE, WIRE, program_of
-from partita.lowering.async_servers import handed_out, waits_for_all
+from partita.lowering.async_servers import handed_out
 from partita.lowering.averages import settles
 from partita.lowering.exchanges import pushes
 from partita.lowering.pairs import pairs_up
 from partita.lowering.samples import Draft
 from partita.lowering.shared import races, reread
+from partita.plan.plan import waits_for_all
 from partita.plan.sync import Payload
 from partita.program.instruction import After, Collective, Instruction, Kind, Mix, Scale, Space, Term
 from partita.program.program import Program, Role

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from partita.cluster.cluster import Cluster
-from partita.lowering.async_servers import waits_for_all
 from partita.lowering.averages import averaged
 from partita.lowering.elastic import centred, momentum_of
 from partita.lowering.exchanges import exchanged
 from partita.lowering.pairs import paired, pairs_up
 from partita.lowering.samples import Draft
 from partita.lowering.shared import races, racing
-from partita.plan.plan import Plan
+from partita.plan.plan import Plan, waits_for_all
 from partita.plan.rule import momentum_ahead
 from partita.plan.sync import AllReduce, Gossip, Neighbours, Payload, Servers, Sync, unread
 from partita.program.program import Program

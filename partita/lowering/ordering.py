@@ -21,14 +21,13 @@ from typing import Final
 from partita.cluster.cluster import Cluster
 from partita.cost.datasheet import operator_seconds
 from partita.graph.graph import Graph
-from partita.lowering.async_servers import waits_for_all
 from partita.lowering.layout import readers_of
 from partita.lowering.negotiation import negotiated, negotiates
 from partita.lowering.readers import reads_of
 from partita.lowering.samples import Draft
 from partita.lowering.tictac import Needs, tac, tic
 from partita.plan.memory import Shard
-from partita.plan.plan import Plan, agreement_of, alone
+from partita.plan.plan import Plan, agreement_of, alone, waits_for_all
 from partita.plan.sync import AllReduce, Payload, Servers, Sync
 from partita.plan.wire import Priority
 from partita.program.instruction import After, Clip, Instruction, Receive, Space

@@ -18,8 +18,7 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 
-from partita.lowering.agreement import lanes_of, program_of
-from partita.lowering.async_servers import SERVE
+from partita.lowering.agreement import SERVE, lanes_of, program_of
 from partita.lowering.averages import local_step
 from partita.lowering.samples import Draft, ReplicaGroup, separate
 from partita.plan.sync import Consistency, Gossip, Sync

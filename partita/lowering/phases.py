@@ -12,11 +12,10 @@ from itertools import pairwise
 
 from partita.errors import LoweringError
 from partita.graph.graph import Graph
-from partita.lowering.async_servers import waits_for_all
 from partita.lowering.local_updates import steps_alone
 from partita.lowering.pairs import pairs_up
 from partita.lowering.shared import races
-from partita.plan.plan import Plan, agreement_of
+from partita.plan.plan import Plan, agreement_of, waits_for_all
 from partita.plan.rule import ruled
 from partita.program.instruction import Apply, Update
 from partita.program.program import Program

@@ -15,10 +15,9 @@ from partita.errors import LoweringError
 from partita.graph.graph import Graph
 from partita.graph.precision import shortened, wide_of
 from partita.graph.tensor import DTYPE_OF
-from partita.lowering.async_servers import waits_for_all
 from partita.lowering.local_updates import steps_alone
 from partita.plan.memory import Memory, Precision
-from partita.plan.plan import Plan, agreement_of
+from partita.plan.plan import Plan, agreement_of, waits_for_all
 from partita.plan.sync import Servers
 from partita.program.program import Program
 from partita.program.scaling import Scaling

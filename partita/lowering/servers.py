@@ -24,13 +24,14 @@ from dataclasses import replace
 from typing import Final
 
 from partita.lowering.agreement import lanes_of, means_of, program_of, scaled
-from partita.lowering.async_servers import asynchronous, waits_for_all
+from partita.lowering.async_servers import asynchronous
 from partita.lowering.chain import in_chains
 from partita.lowering.coding import bounded_alone, downward, encoding, upward
 from partita.lowering.norm import bounded
 from partita.lowering.owners import Owners, owners_of
 from partita.lowering.samples import Draft, ReplicaGroup, packed, passes, separate
 from partita.lowering.tiers import fans_out, tiered
+from partita.plan.plan import waits_for_all
 from partita.plan.sync import Servers
 from partita.plan.wire import Priority
 from partita.program.instruction import (

@@ -9,7 +9,7 @@ from typing import Final
 from partita.plan.memory import Memory
 from partita.plan.mesh import Mesh, Split, Stage
 from partita.plan.schedule import Schedule
-from partita.plan.sync import Servers, Sync
+from partita.plan.sync import Payload, Servers, Sync
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +112,14 @@ def alone(plan: Plan) -> bool:
 def agreement_of(plan: Plan) -> Sync:
     """The plan's first agreement; the default one where its replicas never agree."""
     return plan.sync[0] if plan.sync else Sync()
+
+
+def waits_for_all(plan: Plan) -> bool:
+    """Whether the plan is synchronous: every update is the sum of all workers' gradients of one step."""
+    sync = agreement_of(plan)
+    consistency = sync.consistency
+    ahead = consistency.staleness or consistency.need or any(c.name != "momentum" for c in plan.update.corrections)
+    return not (isinstance(sync.through, Servers) and (ahead or sync.payload is Payload.DELTA))
 
 
 def own_servers(plan: Plan) -> int:

@@ -1,8 +1,8 @@
 """The worker: each lane of a rank is a generator that yields what it waits for.
 
 Two drivers advance the lanes. `drive` gives lanes threads, but for those that the leading one takes along.
-`interleaving.advance` runs all lanes of all ranks in one thread and picks, from a seed, any lane whose wait is over. What
-the lanes do is the same.
+`interleaving.advance` runs all lanes of all ranks in one thread and picks, from a seed, any lane whose wait is over.
+What the lanes do is the same.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from partita.cluster.cluster import Cluster
 from partita.errors import LoweringError
 from partita.graph.graph import Graph
 from partita.graph.recompute import recomputable
-from partita.lowering.lower import refuse
+from partita.lowering.gaps import refuse
 from partita.plan.memory import Memory, Recompute, Shard
 from partita.plan.mesh import Mesh, Stage
 from partita.plan.plan import Plan
