@@ -26,7 +26,7 @@ bytes
     memory         the curve of live bytes, and its peak
     memory_curve   MemoryCurve
     allocations    what each instruction allocates and frees
-    recording      that log, once for all microbatches that are alike
+    recording      AllocationLog: that, once for all microbatches that are alike
     lifetimes      when each value of a graph is alive
     scratch        temporary tensors
     convolutions   those of oneDNN's convolutions

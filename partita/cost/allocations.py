@@ -1,6 +1,7 @@
-"""The log of a rank's allocations: what each instruction allocates and frees of the memory that comes and goes.
+"""What each instruction of a rank allocates and frees, written down entry by entry.
 
-An instruction is recorded once, whatever the times of the instructions are; `cost/memory` puts the log on a time axis.
+An instruction is recorded once, whatever the times of the instructions are. `recording` makes an AllocationLog of the
+entries, which `memory` puts on a time axis.
 
     key (round 0, environment "m0", stage 1)    row 0 | row 7 ........ | row 9 | row 0      a row says what a key holds,
     entry                                           k = 3            4       5               in bytes, by PURPOSES
@@ -72,8 +73,9 @@ class _Progress:
     packed: Bytes = 0
 
 
-class AllocationLog:
-    """What the instances of a role's instructions allocate and free; lives for one call of `cost.memory.changes_of`.
+class AllocationRecorder:
+    """Writes down what the instances of a role's instructions allocate and free; lives for one call of
+    `cost.memory.changes_of`.
 
     Entry k: when instance `number[k]` has gone through `share[k]` of its time, some key holds row `held[k + 1]` of
     `rows`, where it held row `held[before[k]]`. A row has one number of bytes for each of PURPOSES; microbatches that

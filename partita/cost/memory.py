@@ -15,7 +15,7 @@ from math import inf
 import numpy as np
 
 from partita.arrays import Ints, Reals
-from partita.cost.allocations import END, AllocationLog
+from partita.cost.allocations import END, AllocationRecorder
 from partita.cost.memory_curve import ByteSeries, MemoryCurve, unit
 from partita.cost.recording import recorded
 from partita.cost.scratch import Processor
@@ -90,17 +90,16 @@ def changes_of(
     spaces: Workspaces = NONE,
 ) -> Changes:  # fmt: skip
     """What a rank of `role` allocates and frees; arguments as in `memory_curve`."""
-    log, begun = AllocationLog(program, graph, role, on, spaces), posted(role, start, end).ravel()
-    found = recorded(log, [i.act for i in role.instructions], np.lexsort((np.arange(len(begun)), begun)))
-    parts = log.changes[found.entry]
-    moved = parts.any(axis=1)
+    recorder, begun = AllocationRecorder(program, graph, role, on, spaces), posted(role, start, end).ravel()
+    log = recorded(recorder, [i.act for i in role.instructions], np.lexsort((np.arange(len(begun)), begun)))
+    moved = log.changes.any(axis=1)
     place = np.concatenate([[0], np.cumsum(moved)])
     held = resident(program, graph, role) + unit("workspace") * spaces.kept
     changes = Changes(
-        role, held, found.number[moved], np.array(log.share)[found.entry][moved], parts[moved],
-        tuple(range(first, stop) for first, stop in place[found.drops].tolist()), found.users,
+        role, held, log.number[moved], log.share[moved], log.changes[moved],
+        tuple(range(first, stop) for first, stop in place[log.drops].tolist()), log.users,
     )  # fmt: skip
-    vars(log).clear()  # its caches refer to it: break the cycle, since the garbage collector may run much later
+    vars(recorder).clear()  # its caches refer to it: break the cycle, since the garbage collector may run much later
     return changes
 
 

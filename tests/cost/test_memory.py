@@ -11,7 +11,7 @@ from torch import nn
 
 from partita.arrays import Reals
 from partita.cost import recording
-from partita.cost.allocations import AllocationLog, Instance
+from partita.cost.allocations import AllocationRecorder, Instance
 from partita.cost.memory import changes_of, memory_curve, peak_memory, resident
 from partita.graph.graph import Optimizer
 from partita.lab.rehearsal import Rehearsal
@@ -117,13 +117,13 @@ def clocked(spans: Iterable[Span], role: Role) -> list[Reals]:
 def test_microbatches_that_go_through_the_same_are_written_once(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     _, timeline = simulated(text)
     written: list[int] = []
-    record = AllocationLog.record_environment
+    record = AllocationRecorder.record_environment
 
-    def counted(log: AllocationLog, instances: Sequence[tuple[Instance, Act]]) -> int:
+    def counted(recorder: AllocationRecorder, instances: Sequence[tuple[Instance, Act]]) -> int:
         written.append(len(instances))
-        return record(log, instances)
+        return record(recorder, instances)
 
-    monkeypatch.setattr(AllocationLog, "record_environment", counted)
+    monkeypatch.setattr(AllocationRecorder, "record_environment", counted)
     simulated(text)
     once = len(written)
     monkeypatch.setattr(recording, "doing_of", lambda act: object())  # nothing does the same as anything else
