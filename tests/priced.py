@@ -13,6 +13,7 @@ from partita.graph.batch import substitute
 from partita.graph.graph import Graph
 from partita.graph.signature import signature
 from partita.plan.sync import SharedMemory
+from partita.program.program import Program
 from partita.recipes.catalogue import call
 from partita.units import BytesPerSecond, Seconds
 
@@ -35,6 +36,11 @@ def signatures(graph: Graph, batch: int) -> list[str]:
     """The signature of each operator for `batch` samples."""
     concrete = substitute(graph, batch)
     return [signature(operator, concrete) for operator in concrete.operators]
+
+
+def batches_of(program: Program) -> tuple[int, ...]:
+    """The batch sizes of its segments, for each of which operators need a price."""
+    return tuple(sorted({segment.batch for segment in program.segments}))
 
 
 def priced(

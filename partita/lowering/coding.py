@@ -72,7 +72,7 @@ SUMMED: Final = {Payload.DELTA: Space.DELTA, Payload.PARAMETER: Space.PARAMETER}
 
 
 def at(wire: Wire, where: str) -> Codec | None:
-    """The codec that is applied there."""
+    """The first codec that is applied at `where`: 'end', 'hop', 'server'; None if there is none."""
     return next((codec for codec in wire.codecs if codec.where == where), None)
 
 

@@ -30,7 +30,10 @@ the grid, by formula
     families          the best point of each order of passes
 the grid, by bounds
     best_first        what may still be better is simulated, the most promising first
-    lower_bounds      what no point takes or holds less than
+    lower_bounds      what no point takes or holds less than, by
+    rough_bounds      wherever it is cut
+    step_bounds       seconds, where it is really cut
+    peak_bounds       bytes, where it is really cut
     sections          what each block takes, wherever a model is cut
     section_memory    what it keeps
     stage_costs       the same of stages that are cut as recipes cut them

@@ -24,6 +24,7 @@ from partita.recipes.catalogue import call
 from partita.searches.candidate import Candidate, candidate_of
 from partita.searches.estimates import Estimates
 from partita.searches.lower_bounds import LowerBounds
+from partita.searches.rough_bounds import rough_bounds
 from partita.simulator.simulate import clocked
 from partita.telling import Tell
 from partita.units import Seconds
@@ -67,21 +68,21 @@ def best_first(
             continue
         i = one.point
         if not one.closer:
-            bound = float(bounds.seconds(space.some([i]), closer=True)[0])
+            bound = float(bounds.steps.seconds(space.some([i]), closer=True)[0])
             heappush(line, _Point(max(bound, one.formula), bound, one.formula, i, closer=True))
             continue
         alike = bounds.like(space.some([i]))
         if space.call(i) in known or alike in seen:
             continue
         seen.add(alike)
-        if bounds.memory(space.some([i]), closer=True)[0] > room:
+        if bounds.peaks.memory(space.some([i]), closer=True)[0] > room:
             continue
         if clocked >= MOST_CLOCKED[few] and not (few and written < SMALL):
             least = min(one.bound, best, limit, *(other.bound for other in line))  # what is not opened begins there
             return BestFirst(_ordered(found), clocked, least, costs, tuple(points))
         clocked += 1
         tell(f"simulated {clocked} plans more that may be faster")
-        costs = joined(costs, bounds.places.sheet(bounds.size(space, i)))
+        costs = joined(costs, bounds.places.sheet(bounds.places.samples(space, i)))
         better, length = _better(space.call(i), costs, best)
         written += length
         if better:
@@ -114,15 +115,15 @@ def _open(estimates: Estimates, bounds: LowerBounds, room: float, best: Seconds)
     edges = np.r_[True, (space.shapes[1:] != space.shapes[:-1]).any(axis=1)]
     first = np.flatnonzero(edges)  # of points that differ in their buckets only, the smallest of which are last
     last = np.append(first[1:], len(space)) - 1
-    bound, held = bounds.rough(space.some(first))
+    bound, held = rough_bounds(space.some(first), bounds.places)
     left = np.flatnonzero((bound < best) & (held <= room))
-    bound = bounds.seconds(space.some(first[left]))
+    bound = bounds.steps.seconds(space.some(first[left]))
     left, bound = left[bound < best], bound[bound < best]
-    fits = bounds.memory(space.some(last[left])) <= room
+    fits = bounds.peaks.memory(space.some(last[left])) <= room
     left, bound = left[fits], bound[fits]
     many = last[left] - first[left] + 1
     points, bound = np.repeat(last[left] + 1 - np.cumsum(many), many) + np.arange(many.sum()), np.repeat(bound, many)
-    fits = bounds.memory(space.some(points)) <= room
+    fits = bounds.peaks.memory(space.some(points)) <= room
     points, bound = points[fits], bound[fits]
     formula = estimates.seconds[points]
     columns = np.maximum(bound, formula), bound, formula, points

@@ -44,8 +44,9 @@ def recipe_of(plan: str) -> str:
 
 
 def plainness(candidate: Candidate) -> tuple[bool, bool, bool, float, int, bool]:
-    """What is to be small where plans are alike: of one that is not exact, that computes something twice, that is no
-    recipe as it comes; instructions, bytes of the fullest rank; whether ranks agree on anything."""
+    """A key by which the plainest of plans that do equally well comes first: those that are exact, that compute nothing
+    twice, whose recipe has its default settings; then those of fewer instructions, of fewer bytes on the fullest rank,
+    and whose ranks agree on nothing."""
     plan = candidate.plan
     again, settled = plan.memory.recompute is not Recompute.NONE, plan.name != recipe_of(plan.name)
     kept = max(candidate.timeline.memory, default=0)

@@ -98,4 +98,4 @@ def _seconds(estimates: Estimates, costs: Costs, name: str, some: Ints, data: in
 def lower_bound_of(space: Space, bounds: LowerBounds) -> Seconds:
     """What no point that takes a codec takes less than, whatever it sends."""
     some = np.flatnonzero(space.column("data") > 1)
-    return float(bounds.computing(space.some(some)).min()) if len(some) else np.inf
+    return float(bounds.steps.computing(space.some(some)).min()) if len(some) else np.inf

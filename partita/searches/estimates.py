@@ -129,7 +129,7 @@ class StepTerms:
 
     @cached_property
     def samples(self) -> Reals:
-        """Of a microbatch."""
+        """Samples of a microbatch."""
         return self.graph.minibatch / (self.data * self.m)
 
     @cached_property
@@ -139,7 +139,7 @@ class StepTerms:
 
     @cached_property
     def speed(self) -> float:
-        """That of the slowest device."""
+        """Core-seconds a second of the slowest device."""
         return min(device.pace for device in self.cluster.devices)
 
     def sharded(self, times: Mapping[Shard, float]) -> Reals:
@@ -161,7 +161,7 @@ class StepTerms:
 
     @cached_property
     def others(self) -> Reals:
-        """Those on all other places."""
+        """Core-seconds of passes on all other places."""
         return self._passes(self.place["whole_fixed"], self.place["whole_each"]) - self.work
 
     def _passes(self, fixed: Reals, each: Reals) -> Reals:
@@ -169,7 +169,7 @@ class StepTerms:
 
     @cached_property
     def tensors(self) -> Reals:
-        """Of parameters on a rank."""
+        """Tensors of trained parameters on a rank."""
         return len(self.graph.trainable) / self.pipe
 
     @cached_property
@@ -201,7 +201,7 @@ class StepTerms:
 
     @cached_property
     def buckets(self) -> Reals:
-        """That a rank's gradients fill: each stage's its own."""
+        """Buckets that a rank's gradients fill; no two stages share one."""
         return self.chunks * np.ceil(self.place["state"] / (self.chunks * self.space.buckets))
 
     @cached_property
@@ -245,7 +245,7 @@ class StepTerms:
 
     @cached_property
     def own(self) -> Reals:
-        """What the processor does."""
+        """Core-seconds of a microbatch on a rank's processor: passes, messages, collectives and packing."""
         return self.work + self.packing + self.ends * self.transfer[1] + self.collectives * self.half[1]
 
     @cached_property

@@ -39,7 +39,7 @@ def with_families(
         clocked = (objective_value(one, cluster, objective) for one in (*every, *more) if one.fits)
         best = min(clocked, default=np.inf)
         if worth[i] < best and space.call(i) not in known:
-            costs = joined(costs, bounds.places.sheet(bounds.size(space, i)))
+            costs = joined(costs, bounds.places.sheet(bounds.places.samples(space, i)))
             call = space.call(i)
             one, _ = simulated(graph, cluster, costs, calls=[call], objective=objective, allow=allow, tell=tell)
             more.extend(one)

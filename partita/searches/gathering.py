@@ -33,8 +33,13 @@ Buckets = tuple[tuple[Bytes, int], ...]  # (bytes, tensors) of each
 
 @dataclass(frozen=True, slots=True)
 class CollectiveTimes:
-    """What collectives of a place take among a `circle` of replicas: their wiring, bytes a second, and seconds of these
-    that ports have `saved` up; of a pack seconds a tensor and a byte; bytes of an `item`, which no share divides."""
+    """What the replicas of one place take to sum and gather buckets.
+
+    circle, wiring  the group of ranks, and what its collectives wait
+    width, saved    bytes a second of their ring, and for how many seconds ports send faster, by a burst
+    tensor, byte    seconds of packing a bucket, for each tensor and for each byte
+    item            bytes of a number: shares of a bucket are of whole ones
+    """
 
     circle: Circle
     wiring: Wiring

@@ -22,15 +22,15 @@ T = TypeVar("T", float, Reals)
 
 
 def hastened(seconds: T, saved: Seconds) -> T:
-    """What is left of so many `seconds` of bytes on a port that has tokens of so many, `saved` up in an idle time:
-    these go at its peak."""
+    """Seconds that bytes take on a port after an idle time, at its steady rate `seconds`: as much as it sends in
+    `saved` seconds goes at PEAK times that rate, for a burst."""
     return np.maximum(seconds / PEAK, seconds - saved) if saved else seconds
 
 
 @dataclass(frozen=True)
 class LinkSpeeds:
-    """Payload bytes a second and seconds of latency between ranks, by the slowest link of a ring of the first n ranks,
-    and between ranks that are n apart; entry n of each. What rings wait for is in the `wiring`."""
+    """Payload bytes a second and seconds of latency on a cluster: of rings of n ranks, by their slowest link, and of
+    messages between ranks that are n apart. What collectives wait for besides is in the `wiring`."""
 
     cluster: Cluster
     wiring: Wiring
@@ -47,7 +47,7 @@ class LinkSpeeds:
         return Counter(port.path for climb in self.cluster.climbs for port in climb)
 
     def circle(self, n: int, first: int = 0) -> Circle:
-        """That of n ranks from the first on."""
+        """The Circle of the n ranks from `first` on, its `way` the longest latency from one to the next."""
         way = self.steps[first : first + n - 1, 1].max(initial=0.0)
         return replace(circle_of(range(first, first + n), self.cluster), way=float(way))
 

@@ -21,8 +21,8 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, eq=False)
 class BlockState:
-    """Of the trained parameters of each block their bytes (`size`), how many `tensors` they are, and bytes of those
-    that no other block reads (`own`)."""
+    """The trained parameters of each block: bytes, how many tensors they are, and bytes of those that no other block
+    reads (`own`); every array has shape [blocks]."""
 
     size: Reals
     tensors: Reals
@@ -31,9 +31,14 @@ class BlockState:
 
 @dataclass(frozen=True, eq=False)
 class BlockWork:
-    """Of each block: seconds of `forward`, `backward`, of what of that is `returning`, and of what every stage makes
-    for itself (`remade`), and of what a stage computes again where the next block is in it as well (`again`); bytes of
-    messages to the next block (`there`) and from it (`back`)."""
+    """The work of each block; every array has shape [blocks].
+
+    forward, backward  core-seconds of its passes
+    returning          of backward, what the block before waits for
+    remade             of forward, what every stage makes for itself
+    again              what is computed again where the stage has the next block too
+    there, back        bytes of messages to the next block and from it
+    """
 
     forward: Reals
     backward: Reals
@@ -46,8 +51,13 @@ class BlockWork:
 
 @dataclass(frozen=True, eq=False)
 class BlockBytes:
-    """Of each block: bytes kept, that wait for what is put off, of the fullest pass without and with gradients, and
-    of gradients that are `ready` when that of the block before begins."""
+    """The memory of each block for a microbatch, in bytes; every array has shape [blocks].
+
+    kept                      what backward reads
+    deferred                  what gradients of weights that are put off read
+    fullest, with_gradients   the fullest moment of a pass, without gradients of weights and with them
+    ready                     gradients of weights that are there when backward of the block before begins
+    """
 
     kept: Reals
     deferred: Reals
@@ -57,13 +67,17 @@ class BlockBytes:
 
 
 @dataclass(frozen=True, eq=False)
-class Neighbours:
-    """Of each place that pipes may have: the `speeds` of the fastest replicas, and the `peaks` of those that have
-    rested; seconds before the first byte of a `message` to the next place and its bytes a second (`bandwidth`; from the
-    last one none), and the same of one to the first place (`round_message`, `round_bandwidth`); between replicas that
-    are next to each other bytes a second (`width`) and seconds of `way`, the `machines` that they are on, the least
-    seconds that a sum of theirs waits, `whole` or as its two `halves`, and the least part of a ring's bytes that it
-    carries (`light`)."""
+class PlaceHardware:
+    """The devices and links of each place that a pipe may have; every array has shape [places].
+
+    speeds, peaks                  core-seconds a second of the place's fastest replica: for good, and after a rest
+    message, bandwidth             to the next place: seconds before a message's first byte, bytes a second (the last
+                                   place: infinite, 0)
+    round_message, round_bandwidth the same to the first place, for stages that go round
+    width, way, machines           the ring of its replicas: bytes a second, seconds of latency, machines that it is on
+    whole, halves                  least seconds that an all-reduce of these waits; the same in two, scatter and gather
+    light                          least part of a ring's bytes that this all-reduce sends
+    """
 
     speeds: Reals
     peaks: Reals
@@ -78,20 +92,25 @@ class Neighbours:
     halves: Reals
     light: Reals
 
-    def first(self, pipe: int) -> Neighbours:
-        """Those of the first places."""
+    def first(self, pipe: int) -> PlaceHardware:
+        """The first `pipe` places."""
         return entries(self, slice(pipe))
 
 
 @dataclass(frozen=True, eq=False)
 class Pipes:
-    """Points whose pipes have `pipe` places of `chunks` stages each; entry k of `data`, `m` (microbatches), `schedule`
-    and `rule` (places in SCHEDULES and RECOMPUTES) is the k-th point's. Ports have `saved` up so many seconds.
+    """Points whose pipes have `pipe` places of `chunks` stages each. Ports may send a burst for `saved` seconds.
 
-    Shape [points, chunks, places]: the first block of each stage; core-seconds of a microbatch's passes, `late` those
-    of backward that no other place waits for; bytes of parameters, how many `tensors` they are, and bytes of those that
-    are the place's `own`, wherever it is cut. Shape [points, places]: `ahead` and `back`, seconds of a microbatch's way
-    through all places from the `first` to each one, forward and home; and what `Neighbours` has.
+    Shape [points]
+        data, m, schedule, rule  replicas, microbatches, and positions in SCHEDULES and RECOMPUTES
+        first                    the place from which on each waits for the one before
+    Shape [points, chunks, places]
+        starts                   the first block of each stage
+        forward, backward, late  core-seconds of a microbatch's passes; late: of backward, what no place waits for
+        state, tensors, own      bytes of trained parameters, how many tensors they are, bytes that no other place has
+    Shape [points, places]
+        ahead, back              seconds of a microbatch from place `first` to each one, and home
+        speeds .. light          as in PlaceHardware
     """
 
     pipe: int
@@ -121,7 +140,7 @@ class Pipes:
     first: Ints
 
     def each(self, at: Ints) -> Pipes:
-        """Those of these entries, in this order."""
+        """The points `at`, in this order."""
         return entries(self, at)
 
     def ordered(self, order: Order) -> Flags:
@@ -131,8 +150,13 @@ class Pipes:
 
 @dataclass(frozen=True, eq=False)
 class StageMemory:
-    """Bytes of a microbatch, shape [points, chunks, places]: that wait for backward, that the fullest pass needs, the
-    same with gradients that nobody takes before it ends, and `deferred` those that wait for what is late."""
+    """Bytes of a microbatch in each stage; every array has shape [points, chunks, places].
+
+    kept                     from its forward to its backward pass
+    fullest, with_gradients  at the fullest moment of the backward pass: where gradients are taken away as they are
+                             made, and where they stay to its end
+    deferred                 from its backward pass to the gradients of weights that are put off (W)
+    """
 
     kept: Reals
     fullest: Reals
@@ -141,7 +165,7 @@ class StageMemory:
 
 
 def entries(arrays: T, at: Any) -> T:
-    """A dataclass of arrays, with these entries of each of them."""
+    """A dataclass of arrays, with the entries `at` of each of them along the first axis."""
     made: Any = arrays
     names = (one.name for one in fields(made) if one.name not in ALIKE)
     found: T = replace(made, **{name: getattr(made, name)[at] for name in names})
@@ -149,7 +173,7 @@ def entries(arrays: T, at: Any) -> T:
 
 
 def stacked(several: Sequence[T]) -> T:
-    """Equally long dataclasses of arrays as one, whose entry k is the k-th."""
+    """Several dataclasses of arrays as one, with a new first axis: its entry k is the k-th of them."""
     made: Any = several[0]
     names = (one.name for one in fields(made))
     found: T = replace(made, **{name: np.array([getattr(part, name) for part in several]) for name in names})

@@ -20,10 +20,13 @@ Each = Sequence[Seconds]
 
 @dataclass(frozen=True)
 class StageTimes:
-    """What the stages of one point take: seconds of their passes `took`, of packing what these complete of the first
-    microbatch (`packs`) and of the others (`adds`), by kind of pass, and what of that backward of the `last` microbatch
-    does before it ends (`early`); of messages `there` from each stage to the next one, and `back`, -inf where nobody
-    waits for them."""
+    """Seconds of one point of the grid. Each sequence has an entry for every stage; "F", "B", "W" are kinds of passes.
+
+    took         of a pass of this kind
+    packs, adds  of packing the gradients that it completes: of the first microbatch, and of the others
+    early        of packing inside backward of microbatch `last`, which is cut where buckets are complete
+    there, back  of a message to the next stage, and of one back from it; -inf where nobody waits for it
+    """
 
     took: dict[str, Each]
     packs: dict[str, Each]

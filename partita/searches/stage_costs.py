@@ -21,20 +21,21 @@ from partita.plan.memory import Recompute
 from partita.plan.schedule import Order
 from partita.recipes.balance import blocks_of, by_time, by_time_each, numbered
 from partita.recipes.pipeline import bandwidth_between
+from partita.searches.circulation import GRADIENTS, OPTIMIZER, PARAMETERS
 from partita.searches.link_speeds import LinkSpeeds, hastened
 from partita.searches.pipes import (
     BlockBytes,
     BlockState,
     BlockWork,
-    Neighbours,
     Pipes,
+    PlaceHardware,
     StageMemory,
     entries,
     stacked,
 )
 from partita.searches.section_memory import SectionMemory
 from partita.searches.sections import Sections
-from partita.searches.space import CHUNKS, RECOMPUTES, SCHEDULES, Space, in_order
+from partita.searches.space import CHUNKS, RECOMPUTES, SCHEDULES, Space, divides, in_order
 from partita.searches.tied_parameters import tied_parameters
 from partita.units import Seconds
 
@@ -56,10 +57,21 @@ class StageCosts:
         self.known = cache(lambda rule, staged: Sections(graph, rule, staged))
         self.memory = cache(lambda rule: SectionMemory(self.sections(rule, staged=True)))
         self.work, self.bytes = cache(self._work), cache(self._bytes)
-        self.neighbours = cache(self._neighbours)
+        self.hardware = cache(self._hardware)
         self.cuts = cache(lambda size, *ways: by_time_each(self.blocks(size), *ways))
         self.links = cache(self._links)
         self.starts = cache(self._starts)
+
+    def samples(self, space: Space, i: int) -> int:
+        """Samples of a microbatch of a point of a space."""
+        data, _, _, m, *_ = map(int, space.shapes[i])
+        return self.batch // (data * m)
+
+    def state_factors(self, data: Reals, pipe: Reals, shard: Ints) -> Reals:
+        """Bytes of state a byte of parameters, for each point: themselves, gradients where somebody waits for them, the
+        optimizer's; each divided among `data` owners where the point shards it."""
+        owners = [np.where(divides(shard, kind), data, 1.0) for kind in (PARAMETERS, GRADIENTS, OPTIMIZER)]
+        return 1 / owners[0] + (data * pipe > 1) / owners[1] + self.graph.state_factor / owners[2]
 
     def _costs(self, size: int) -> Costs:
         """Of the side, device or host, that is slower where every device has its part of a minibatch: what no
@@ -108,7 +120,7 @@ class StageCosts:
         loose = np.where(np.take_along_axis(linked, cuts, 1), 0, np.arange(1, pipe))
         first = loose.max(axis=1, initial=0)  # the place from which on each waits for the one before
         replicas, at = np.unique(data, return_inverse=True)
-        near = entries(stacked([self.neighbours(d).first(pipe) for d in replicas.tolist()]), at)
+        near = entries(stacked([self.hardware(d).first(pipe) for d in replicas.tolist()]), at)
         ways, saved = [], self.link_speeds.saved
         for passes, size in ((forward, work.there), (returns, work.back)):
             sent = hastened(np.take_along_axis(size, cuts, 1) / near.bandwidth[:, :-1], saved)
@@ -129,7 +141,7 @@ class StageCosts:
         not wait for it."""
         data, pipe, rule = int(pipes.data[i]), pipes.pipe, RECOMPUTES[pipes.rule[i]]
         work = self.work(rule, pipe > 1, self.batch // (data * int(pipes.m[i])))
-        near = self.neighbours(data)
+        near = self.hardware(data)
         message = np.append(near.message[: pipe - 1], near.round_message[pipe - 1])  # the last one goes round
         width = np.append(near.bandwidth[: pipe - 1], near.round_bandwidth[pipe - 1])
         cuts = pipes.starts[i].ravel()[1:] - 1
@@ -234,8 +246,8 @@ class StageCosts:
         widths = tuple(bandwidth_between(self.cluster, one, other) for one, other in pairwise(edges))
         return speeds, widths, tuple(bandwidth_between(self.cluster, edge, 0) for edge in edges)
 
-    def _neighbours(self, data: int) -> Neighbours:
-        """Of each such place."""
+    def _hardware(self, data: int) -> PlaceHardware:
+        """Of each place that pipes of `data` replicas may have."""
         edges = np.arange(0, self.most(data) * data, data)
         stop = len(edges) * data
         speeds, peaks = (np.maximum.reduceat(each[:stop], edges) for each in (self.speeds, self.peaks))
@@ -249,7 +261,7 @@ class StageCosts:
             2, 0, 1
         )
         way, machines = np.array([(circle.way, circle.machines) for circle in circles], np.float64).T
-        return Neighbours(
+        return PlaceHardware(
             speeds=speeds, peaks=peaks, message=wiring.crossing + latency, bandwidth=bandwidth,
             round_message=wiring.crossing + late, round_bandwidth=wide, width=inside, way=way, machines=machines,
             whole=waits[0], halves=waits[1] + waits[2], light=np.minimum(parts[0], 1.0),

@@ -29,6 +29,7 @@ from partita.searches.stage_cuts import cuts_of, even_cuts
 from partita.simulator.simulate import simulate
 from partita.wire.codec import SPECS
 from tests.captures import capture
+from tests.priced import batches_of
 from tests.programs import program_by
 from tests.runtime.branching import branching
 from tests.searches.accelerators import deep, machines
@@ -43,7 +44,7 @@ def grid_of(graph: Graph, cluster: Cluster) -> tuple[Space, Estimates]:
 
 def clocked(graph: Graph, cluster: Cluster, text: str) -> tuple[float, int]:
     program = program_by(text, graph, cluster)
-    costs = datasheet_costs(graph, cluster, tuple(sorted({s.batch for s in program.segments})))
+    costs = datasheet_costs(graph, cluster, batches_of(program))
     timeline = simulate(program, costs)
     return timeline.step_seconds, max(timeline.memory)
 
@@ -206,7 +207,7 @@ def test_no_point_with_a_codec_is_below_its_floor() -> None:
     bounds, lowest = LowerBounds(graph, cluster), float("inf")
     for codec in ("fp16", "dgc", "powersgd"):
         some = codable(space, codec)
-        least = bounds.computing(space.some(some))
+        least = bounds.steps.computing(space.some(some))
         lowest = min(lowest, float(least.min()))
         for k in range(0, len(some), max(len(some) // 12, 1)):
             call_ = f"{space.call(int(some[k]))[:-1]},codec={codec})"
@@ -278,7 +279,7 @@ def test_all_devices_are_tried_also_where_the_minibatch_does_not_divide(size: in
     space, estimates = grid_of(graph, cluster)
     whole = np.flatnonzero(space.column("data") == size)
     assert {*space.column("shard")[whole].tolist()} == {0, 1, 2, 3}
-    bounds = LowerBounds(graph, cluster).seconds(space)
+    bounds = LowerBounds(graph, cluster).steps.seconds(space)
     for i in whole[:: len(whole) // 4]:
         seconds, memory = clocked(graph, cluster, space.call(int(i)))
         assert bounds[i] <= seconds * (1 + 1e-9)

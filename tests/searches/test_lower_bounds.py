@@ -22,11 +22,13 @@ from partita.searches import gathering
 from partita.searches.auto import auto, shortlist_of
 from partita.searches.link_speeds import LinkSpeeds
 from partita.searches.lower_bounds import LowerBounds
+from partita.searches.rough_bounds import rough_bounds
 from partita.searches.sections import Sections
 from partita.searches.space import Space, space_of
 from partita.searches.stage_costs import StageCosts
 from partita.searches.stage_cuts import cuts_of
 from partita.simulator.simulate import simulate
+from tests.priced import batches_of
 from tests.programs import program_by
 from tests.searches.accelerators import deep
 from tests.small import layers, tied
@@ -54,7 +56,7 @@ def each(space: Space) -> Iterator[Space]:
 
 def clocked(graph: Graph, cluster: Cluster, text: str, measured: Costs | None = None) -> tuple[float, int]:
     program = program_by(text, graph, cluster)
-    costs = datasheet_costs(graph, cluster, tuple(sorted({s.batch for s in program.segments})), measured=measured)
+    costs = datasheet_costs(graph, cluster, batches_of(program), measured=measured)
     timeline = simulate(program, costs)
     return timeline.step_seconds, max(timeline.memory)
 
@@ -139,10 +141,10 @@ def test_packs_of_divided_gradients_wait_for_room(name: str, monkeypatch: pytest
     often = (space.column("microbatches") > 1) & (space.column("pipe") > 1) & (space.column("data") > 1)
     some = draw.choice(np.flatnonzero((space.column("shard") == 2) & often), 8, replace=False)
     rows = replace(space.some(some), buckets=np.full(len(some), graph.trained_bytes // 24))
-    found = [LowerBounds(graph, cluster).seconds(one, closer=True)[0] for one in each(rows)]
+    found = [LowerBounds(graph, cluster).steps.seconds(one, closer=True)[0] for one in each(rows)]
     assert all(s <= clocked(graph, cluster, rows.call(i))[0] * (1 + 1e-9) for i, s in enumerate(found))
     monkeypatch.setattr(gathering, "ROOM", 24)
-    roomy = [LowerBounds(graph, cluster).seconds(one, closer=True)[0] for one in each(rows)]
+    roomy = [LowerBounds(graph, cluster).steps.seconds(one, closer=True)[0] for one in each(rows)]
     assert np.all(np.less_equal(roomy, found))
     assert np.less(roomy, found).sum() > len(rows) // 2
 
@@ -165,10 +167,10 @@ def test_what_the_closer_bound_knows_of_passes_in_their_order(what: str, monkeyp
     drawn = [draw.choice(np.flatnonzero(chunked & kind & (space.column("data") > 1)), 6).tolist() for kind in kinds]
     rows = space.some(list(chain(*drawn)))
     rows.buckets[1::2] = graph.trained_bytes // 24
-    found = [LowerBounds(graph, cluster).seconds(one, closer=True)[0] for one in each(rows)]
+    found = [LowerBounds(graph, cluster).steps.seconds(one, closer=True)[0] for one in each(rows)]
     assert all(s <= clocked(graph, cluster, rows.call(i))[0] * (1 + 1e-9) for i, s in enumerate(found))
     monkeypatch.setattr(*FORGETS[what])
-    less = [LowerBounds(graph, cluster).seconds(one, closer=True)[0] for one in each(rows)]
+    less = [LowerBounds(graph, cluster).steps.seconds(one, closer=True)[0] for one in each(rows)]
     assert np.less_equal(less, np.multiply(found, 1 + 1e-12)).all()
     assert np.less(less, np.multiply(found, 1 - 1e-9)).any()
 
@@ -193,7 +195,7 @@ def test_no_point_of_unlike_layers_is_below_its_floor(name: str) -> None:
     some = draw.choice(np.flatnonzero(lone & (space.column("recompute") != 2)), 20, replace=False)
     rows = replace(space.some(some), buckets=np.full(len(some), graph.trained_bytes // 24))
     for i, one in enumerate(each(rows)):
-        closer = LowerBounds(graph, cluster).seconds(one, closer=True)[0]
+        closer = LowerBounds(graph, cluster).steps.seconds(one, closer=True)[0]
         assert closer <= clocked(graph, cluster, rows.call(i))[0] * (1 + 1e-9), rows.call(i)
 
 
@@ -207,7 +209,7 @@ def test_weights_of_a_later_chunk_come_beside_passes_of_an_earlier_one() -> None
     rows = space.some(np.flatnonzero(np.logical_and.reduce(kinds))[:1])
     rows.buckets[:] = graph.trained_bytes // 24
     seconds = clocked(graph, cluster, rows.call(0))[0]
-    assert 0.9 * seconds < LowerBounds(graph, cluster).seconds(rows)[0] <= seconds * (1 + 1e-9)
+    assert 0.9 * seconds < LowerBounds(graph, cluster).steps.seconds(rows)[0] <= seconds * (1 + 1e-9)
 
 
 def test_what_adds_up_a_tied_weights_gradient_is_in_no_block() -> None:
@@ -225,7 +227,8 @@ def nearness(
     """The parts that the bounds' seconds and bytes are of the clock's, at `some` points and `more` of three kinds each,
     none of which is below its bounds."""
     space, bounds, draw = space_on(graph, cluster), LowerBounds(graph, cluster, measured), np.random.default_rng(5)
-    (rough, state), bound, fullest = bounds.rough(space), bounds.seconds(space), bounds.memory(space)
+    rough, state = rough_bounds(space, bounds.places)
+    bound, fullest = bounds.steps.seconds(space), bounds.peaks.memory(space)
     near = []
     gathering, alone = (space.column("shard") == 3) & (space.column("pipe") > 1), space.column("pipe") == 1
     in_turns = (space.column("schedule") >= 4) & (space.column("data") > 1)
@@ -233,7 +236,7 @@ def nearness(
     for i in (*draw.choice(len(space), some, replace=False).tolist(), *chain(*drawn)):
         seconds, memory = clocked(graph, cluster, space.call(i), measured)
         one = space.some([i])
-        closer, held = bounds.seconds(one, closer=True)[0], bounds.memory(one, closer=True)[0]
+        closer, held = bounds.steps.seconds(one, closer=True)[0], bounds.peaks.memory(one, closer=True)[0]
         assert max(bound[i], rough[i], closer) <= seconds * (1 + 1e-9), space.call(i)
         assert max(fullest[i], state[i]) <= held <= memory, space.call(i)
         near.append((bound[i] / seconds, held / memory))
