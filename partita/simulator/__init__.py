@@ -4,6 +4,7 @@ simulate        the passes in their order: `simulate`, `step_seconds`
 ports           the cluster's processors and links as resources
 transfers       what ranks do together in a round
 collectives     its collectives
+messages        its messages
 hops            those that go hop by hop, each as one activity
 crowds          with how many others a rank has messages at once
 symmetry        ranks that go through the same: one is simulated for all

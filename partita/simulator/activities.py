@@ -21,20 +21,25 @@ GateSpec: TypeAlias = tuple[int, int, int]  # members of a gate, how many it nee
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Activities:
-    """n activities; the entries of activity i in a list `x` are `x[x_start[i] : x_start[i + 1]]`.
+    """n activities, each with a number in arrays of shape [n]; the entries of activity i in a list `x` are
+    `x[x_start[i] : x_start[i + 1]]`, where `x_start` has shape [n + 1]. Raises ProgramError where they contradict each
+    other.
 
-    `need` predecessors must have finished before it is ready. `lane` are the lanes that it occupies while it runs: of
-    what each has in `lane_credit` it takes `lane_weight`, and starts while there is any left (1 of 1 is alone); at its
-    end it gives back `freed_weight` of `freed` lanes, its own unless another one's end does so. `priority` orders those
-    that wait for a lane, lowest first. `latency` seconds pass with the lanes held before
-    the demands flow; they then take `least` seconds or more. `demand_amount` is what it consumes in all of
-    `demand_resource` (in that resource's units); it moves through all its demands at one rate. It may stand for others
-    that are alike: then it counts `demand_times` users of a resource, and demands of one resource that differ come
-    side by side. The resource may stand for others: `demand_again` says that it draws as much on another one like it.
-    `guard` is -1 or an activity: if that one has finished when this becomes ready, this ends at once, without lanes.
-    `member` is -1 or a member of a gate, of which gate g has those from gate_start[g] to gate_start[g + 1]: what is
-    ready waits there until the gate opens, as `program.gate` says, by its `gate_need` and `gate_within`.
-    Raises ProgramError where the arrays contradict each other.
+    need         so many predecessors must have finished before it is ready
+    successor    activities of which it is a predecessor
+    lane         lanes that it occupies while it runs: it starts while anything of the `lane_credit` of each is left,
+                 and takes `lane_weight` of it (1 of 1: one activity at a time)
+    freed        lanes to which its end gives back `freed_weight`: its own, unless another one's end does so
+    priority     orders those that wait for a lane, lowest first
+    latency      seconds that pass with the lanes held before the demands flow
+    least        seconds that the demands take then, or more
+    demand       it consumes `demand_amount` of `demand_resource` in all, in that resource's units, and moves through
+                 all its demands at one rate. Where it stands for activities that are alike it counts as `demand_times`
+                 users, and demands of one resource that differ come side by side; `demand_again`: the resource stands
+                 for others, and it draws as much on another one like it
+    guard        an activity, or -1: if that one has finished when this becomes ready, this ends at once, without lanes
+    member       a member of a gate, or -1: what is ready waits there until the gate opens (`program.gate`); gate g has
+                 the members from gate_start[g] to gate_start[g + 1], and opens by its `gate_need` and `gate_within`
     """
 
     need: Indices
@@ -47,7 +52,7 @@ class Activities:
     freed_start: Offsets
     freed: Indices
     freed_weight: Reals
-    priority: Offsets
+    priority: Ints
     latency: Reals
     least: Reals
     demand_start: Offsets
@@ -58,8 +63,8 @@ class Activities:
     guard: Indices
     member: Indices
     gate_start: Offsets
-    gate_need: Offsets
-    gate_within: Offsets
+    gate_need: Ints
+    gate_within: Ints
 
     def __post_init__(self) -> None:
         n = self.size

@@ -64,12 +64,17 @@ class Layout:
 
 
 @dataclass(eq=False)
-class Draft:
-    """One round by seats, being filled, private to one call of `expand`: numbers of each seat, and lists of columns.
+class RoundDraft:
+    """One round while it is filled; private to one call of `expand`.
 
-    edges (before, after, rounds between), guards (seat, its guard, rounds between), lanes (seat, lane, weight, the seat
-    until whose end), demands (seat, resource, amount, times, again); `credit` of each lane, `gates` and of each seat
-    which `member` of one it is.
+    latency, least, priority, need  a number for each seat, as in `activities.Activities`
+    member                          which member of a gate each seat is, -1 for none
+    edges                           columns (before, after, rounds between)
+    guards                          columns (seat, its guard, rounds between)
+    lanes                           columns (seat, lane, weight, the seat until whose end it is held)
+    credit                          of each lane
+    demands                         columns (seat, resource, amount, times, again)
+    gates                           of all roles
     """
 
     latency: Reals
@@ -92,7 +97,7 @@ def expand(
     seats = sum(len(role.instructions) * len(np.unique(symmetry.rank[list(role.ranks)])) for role in program.roles)
     layout = Layout(program, rounds, symmetry, np.arange(seats), seats)
     zeros = np.zeros(seats, np.int64)
-    draft = Draft(np.zeros(seats), np.zeros(seats), zeros, zeros.copy(), zeros - 1)
+    draft = RoundDraft(np.zeros(seats), np.zeros(seats), zeros, zeros.copy(), zeros - 1)
     for role in program.roles:
         _work(draft, layout, role, prices, ports)
         _waits(draft, layout, role)
@@ -102,7 +107,7 @@ def expand(
     return Layout(program, rounds, symmetry, number, len(host)), _repeated(draft, host, number, rounds)
 
 
-def _work(draft: Draft, layout: Layout, role: Role, prices: Prices, ports: Ports) -> None:
+def _work(draft: RoundDraft, layout: Layout, role: Role, prices: Prices, ports: Ports) -> None:
     """What each instruction asks of its own processor and of the cores that this shares with others."""
     seats, ranks = layout.seats(role), layout.kinds[role.name]
     alone = list(role.computing)
@@ -118,7 +123,7 @@ def _work(draft: Draft, layout: Layout, role: Role, prices: Prices, ports: Ports
         draft.demands.append((seats[alone].ravel()[drawn], resource[drawn], own[drawn], once, once < 1))
 
 
-def _waits(draft: Draft, layout: Layout, role: Role) -> None:
+def _waits(draft: RoundDraft, layout: Layout, role: Role) -> None:
     """What each instruction waits for: `after`, and in lanes that go in order the one before it, through all rounds."""
     place, seats = {i.name: j for j, i in enumerate(role.instructions)}, layout.seats(role)
     edges = [(place[a.name], j, a.rounds) for j, i in enumerate(role.instructions) for a in i.after]
@@ -134,7 +139,7 @@ def _waits(draft: Draft, layout: Layout, role: Role) -> None:
     draft.need[seats] = np.array([i.need for i in role.instructions], np.int64)[:, None]
 
 
-def _choices(draft: Draft, layout: Layout, role: Role) -> None:
+def _choices(draft: RoundDraft, layout: Layout, role: Role) -> None:
     """Lanes that choose at run time, one for each kind; with a credit bytes are taken from it, else the one place."""
     place, seats = {i.name: j for j, i in enumerate(role.instructions)}, layout.seats(role)
     for lane in role.lanes:
@@ -149,7 +154,7 @@ def _choices(draft: Draft, layout: Layout, role: Role) -> None:
             draft.credit += [float(lane.credit or 1)] * mine.shape[1]
 
 
-def _gates(draft: Draft, layout: Layout, role: Role) -> None:
+def _gates(draft: RoundDraft, layout: Layout, role: Role) -> None:
     """The gates of a role, one for each kind."""
     place, seats = {i.name: j for j, i in enumerate(role.instructions)}, layout.seats(role)
     for gate, names in role.gates.items():
@@ -159,7 +164,7 @@ def _gates(draft: Draft, layout: Layout, role: Role) -> None:
             draft.gates.append((len(mine), gate.need or len(mine), gate.within))
 
 
-def _together(draft: Draft, layout: Layout, transfers: Transfers) -> tuple[Ints, Ints]:
+def _together(draft: RoundDraft, layout: Layout, transfers: Transfers) -> tuple[Ints, Ints]:
     """Add what transfers take. The seats that stand for all who take part, one for each activity; each seat's
     activity."""
     program, moved = layout.program, unrolled(folded(transfers, layout.symmetry))
@@ -178,7 +183,7 @@ def _together(draft: Draft, layout: Layout, transfers: Transfers) -> tuple[Ints,
     return np.unique(stands, return_inverse=True)
 
 
-def _repeated(draft: Draft, host: Ints, number: Ints, rounds: int) -> Activities:
+def _repeated(draft: RoundDraft, host: Ints, number: Ints, rounds: int) -> Activities:
     """The round as activities, `rounds` times, those of each round after those of the one before."""
     turn, count = np.arange(rounds)[:, None], len(host)
     before, after, ago = _columns(draft.edges, 3)
