@@ -23,7 +23,8 @@ from partita.probes.timing import AHEAD, computed
 from partita.probes.worker_timing import posted_seconds, value_seconds
 from partita.program.instruction import Kind
 from partita.runtime.device import CPU
-from partita.transport.processes import Processes, clock_offset
+from partita.transport.clocks import clock_offset
+from partita.transport.processes import Processes
 from partita.transport.transport import Pending, Steps
 from partita.units import Bytes, Seconds
 from partita.wire.schedule import even_edges

@@ -41,8 +41,9 @@ from partita.runtime.shared import mapped
 from partita.runtime.state import State
 from partita.task import Task
 from partita.tracing.prepare import read_batch
+from partita.transport.clocks import clock_offset
 from partita.transport.messages import come, wait_for
-from partita.transport.processes import Processes, clock_offset
+from partita.transport.processes import Processes
 from partita.units import Seconds
 from partita.wire.algorithms import by_messages
 

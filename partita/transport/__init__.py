@@ -3,6 +3,8 @@
 transport     Transport, Pending: what a worker asks for, and what it gets
 inprocess     all ranks in one process
 processes     ranks in processes, over torch.distributed
+operations    what of these is under way, as Pending
+clocks        their clocks, laid on that of rank 0
 ways          two connections between ranks, one each way
 channel       a connection whose end another process may take over
 hops          a collective of the wire room, hop by hop

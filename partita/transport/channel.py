@@ -28,7 +28,7 @@ class Channel:
 
     `crossed` counts the finished rounds of each message, by key; `there` has the counts of the other end when the link
     was made; `last` has the round and tensor that was sent last under each key. `route` is the pair of processes that
-    the link joins, this one first; `times` counts how often it has changed. `breaks` is called with a process that is
+    the link joins, this one first; `epoch` counts how often it has changed. `breaks` is called with a process that is
     gone.
     """
 
@@ -37,7 +37,7 @@ class Channel:
     breaks: Callable[[int], None]
     route: Route = (-1, -1)
     ways: Ways | None = None
-    times: int = 0
+    epoch: int = 0
     crossed: dict[str, int] = field(default_factory=dict)
     there: Mapping[str, int] | None = None
     last: dict[str, tuple[int, torch.Tensor]] = field(default_factory=dict)
@@ -77,10 +77,10 @@ class Channel:
         for message in again:
             message.block(timeout)
 
-    def lose(self, times: int) -> None:
-        """The process at the other end is gone."""
+    def lose(self, epoch: int) -> None:
+        """The process at the other end of the route is gone; ignored if the route has changed since that `epoch`."""
         with self.changed:
-            if times != self.times:
+            if epoch != self.epoch:
                 return
             self._close()
             gone = self.route[1]
@@ -89,7 +89,7 @@ class Channel:
     def _close(self) -> None:
         if self.ways is not None:
             self.spent.append(self.ways)  # messages on their way may still ask it
-        self.ways, self.times = None, self.times + 1
+        self.ways, self.epoch = None, self.epoch + 1
 
 
 @dataclass
@@ -102,27 +102,27 @@ class ChannelMessage(BlockingMessage):
     key: str
     round: int
     work: Any = None
-    times: int = -1
+    epoch: int = -1
     done: bool = False
 
     def begin(self) -> None:
         """Start it on the link that there is."""
         with self.channel.changed:
-            ways, self.times, self.work = self.channel.ways, self.channel.times, None
+            ways, self.epoch, self.work = self.channel.ways, self.channel.epoch, None
         if ways is None or self._has():
             return
         try:
             tag = self.channel.tags.of(self.key, self.channel.other)
             self.work = ways.start(self.act, self.tensor, self.channel.mine, self.channel.other, tag)
         except RuntimeError:
-            self.channel.lose(self.times)
+            self.channel.lose(self.epoch)
 
     def block(self, timeout: Seconds) -> bool:
         """Wait until ready; False if `timeout` seconds passed before."""
         until = time.monotonic() + timeout
         while not self._over():
             left = until - time.monotonic()
-            if self.work is None or self.times != self.channel.times:
+            if self.work is None or self.epoch != self.channel.epoch:
                 with self.channel.changed:
                     if not self.channel.changed.wait_for(lambda: self.channel.ways is not None, left):
                         return False
@@ -133,7 +133,7 @@ class ChannelMessage(BlockingMessage):
             except RuntimeError:
                 if time.monotonic() >= until:
                     return False
-                self.channel.lose(self.times)
+                self.channel.lose(self.epoch)
             else:
                 self._crosses()
         return True
@@ -141,7 +141,7 @@ class ChannelMessage(BlockingMessage):
     def _crosses(self) -> None:
         """Count it as over if the route is unchanged; if not, the other end has not counted it, or sends it again."""
         with self.channel.changed:
-            if self.times == self.channel.times:
+            if self.epoch == self.channel.epoch:
                 self._counts()
 
     def _over(self) -> bool:

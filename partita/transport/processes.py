@@ -7,148 +7,24 @@ and knows no tags, while lanes send side by side; they go over gloo, by way of t
 from __future__ import annotations
 
 import threading
-import time
 from dataclasses import dataclass, field
 from datetime import timedelta
 from itertools import pairwise
-from pathlib import Path
-from typing import Any, Final
-from uuid import uuid4
-from zlib import crc32
+from typing import Any
 
 import torch
 import torch.distributed as dist
 
 from partita.cost.rings import bytes_sent
-from partita.errors import RunError
 from partita.program.instruction import Kind
 from partita.transport.channel import Channel
 from partita.transport.hops import by_schedule
-from partita.transport.transport import BlockingMessage, PeerGone, Pending, Steps, Tags
-from partita.transport.ways import Ways, limit_of, link, open_ways, ways_here
+from partita.transport.operations import LinkedMessage, StagedMessage, StreamCollective, Work
+from partita.transport.transport import PeerGone, Pending, Steps, Tags
+from partita.transport.ways import Ways, link, open_ways, ways_here
 from partita.units import Bytes, Seconds
 from partita.wire.algorithms import BACKEND, schedule_of
 from partita.wire.schedule import even_edges, in_halves, longest
-
-ASK: Final[Seconds] = 20e-6
-EXCHANGES: Final = 8
-LATE: Final = ("imed out", "timeout")  # gloo's words: of what is late, and of what else was on its connection
-
-
-def waited(work: Any, timeout: Seconds) -> bool:
-    """Wait for an operation of torch.distributed; False if `timeout` seconds passed before. Raises its RuntimeError if
-    the connection broke."""
-    try:
-        work.wait(limit_of(timeout))
-    except RuntimeError as error:
-        if any(words in str(error) for words in LATE):
-            return False
-        raise
-    return True
-
-
-def broken(error: RuntimeError) -> RunError:
-    """What is raised on this rank once a connection broke."""
-    why = " ".join(str(error).split())
-    return RunError(f"a connection to another rank broke ({why[:160]}); look at which rank failed first")
-
-
-@dataclass
-class Work:
-    """A started operation of torch.distributed.
-
-    gloo's messages never say that they are complete until they are waited for, so who asks `ready` starts a waiter.
-    """
-
-    work: Any
-    waiter: threading.Thread | None = None
-    failure: RuntimeError | None = None
-
-    def ready(self) -> bool:
-        """Whether `block` would return at once. Raises RunError if the connection broke."""
-        if self.waiter is None:
-            self.waiter = threading.Thread(target=self._wait, daemon=True)
-            self.waiter.start()
-        over = not self.waiter.is_alive()
-        if self.failure is not None:
-            raise broken(self.failure)
-        return over
-
-    def _wait(self) -> None:
-        try:
-            self.work.wait()
-        except RuntimeError as error:
-            self.failure = error
-
-    def block(self, timeout: Seconds) -> bool:
-        """Wait until ready; False if `timeout` seconds passed before. Raises RunError if the connection broke."""
-        if self.waiter is not None:  # of two that wait for one operation of gloo, one never ends
-            self.waiter.join(timeout)
-            return self.ready()
-        try:
-            return waited(self.work, timeout)
-        except RuntimeError as error:
-            raise broken(error) from error
-
-
-@dataclass
-class StreamCollective:
-    """A collective in a stream of NCCL. The thread of its lane polls it: if the computing stream waited for it,
-    everything launched there afterwards would wait as well."""
-
-    work: Any
-
-    def ready(self) -> bool:
-        """Whether `block` would return at once."""
-        return bool(self.work.is_completed())
-
-    def block(self, timeout: Seconds) -> bool:
-        """Wait until ready; False if `timeout` seconds passed before."""
-        until = time.monotonic() + timeout
-        while not self.work.is_completed():
-            if time.monotonic() > until:
-                return False
-            time.sleep(ASK)
-        self.work.wait()  # over by now: gives back what it held
-        return True
-
-
-@dataclass
-class StagedMessage:
-    """A message to an accelerator: received into host memory, then copied to the device."""
-
-    pending: Pending
-    host: torch.Tensor
-    into: torch.Tensor
-    copied: bool = False
-
-    def ready(self) -> bool:
-        """Whether `block` would return at once."""
-        return self.copied or (self.pending.ready() and self._copy())
-
-    def block(self, timeout: Seconds) -> bool:
-        """Wait until ready; False if `timeout` seconds passed before."""
-        return self.copied or (self.pending.block(timeout) and self._copy())
-
-    def _copy(self) -> bool:
-        self.into.copy_(self.host)
-        self.copied = True
-        return True
-
-
-@dataclass
-class LinkedMessage(BlockingMessage):
-    """A message over a link of its own to a peer that may die; `block` raises PeerGone if the link breaks."""
-
-    work: Any
-    peer: int
-
-    def block(self, timeout: Seconds) -> bool:
-        """Wait until ready; False if `timeout` seconds passed before."""
-        try:
-            return waited(self.work, timeout)
-        except RuntimeError as error:
-            raise PeerGone(f"rank {self.peer} is gone ({error})", rank=self.peer) from error
 
 
 @dataclass
@@ -260,34 +136,3 @@ def receive_tensor(tensor: torch.Tensor, source: int) -> None:
     dist.recv(host, source)
     if host is not tensor:
         tensor.copy_(host)
-
-
-def clock_offset(rank: int) -> Seconds:
-    """Seconds to add to this process's clock to get rank 0's: none on the same kernel, else from the fastest of some
-    exchanges."""
-    best, offset = float("inf"), 0.0
-    stamp = torch.zeros(1, dtype=torch.float64)
-    kernels = [torch.zeros(1, dtype=torch.int64) for _ in range(dist.get_world_size())]
-    dist.all_gather(kernels, torch.tensor([crc32(kernel_id().encode())]))
-    for peer in (peer for peer, kernel in enumerate(kernels) if kernel != kernels[0]):
-        for _ in range(EXCHANGES):
-            if rank == 0:
-                dist.recv(stamp, peer)
-                stamp[0] = time.perf_counter()
-                dist.send(stamp, peer)
-            elif rank == peer:
-                before = time.perf_counter()
-                dist.send(stamp, 0)
-                dist.recv(stamp, 0)
-                after = time.perf_counter()
-                if after - before < best:
-                    best, offset = after - before, float(stamp[0]) - (before + after) / 2
-    return offset
-
-
-def kernel_id() -> str:
-    """What processes have in common whose clocks are one; each its own where that is not known."""
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text() + str(Path("/proc/self/ns/time").readlink())
-    except OSError:
-        return str(uuid4())

@@ -21,7 +21,7 @@ from partita.errors import ClusterError
 from partita.program.timeline import Span
 from partita.runtime import device as devices
 from partita.runtime.device import BOTH, CPU, GLOO, Events, backend_of, device_of
-from partita.transport.processes import StagedMessage, StreamCollective
+from partita.transport.operations import StagedMessage, StreamCollective
 
 CARD = Device(kind="card", backend="cuda")
 

@@ -10,7 +10,7 @@ import pytest
 from partita.errors import RunError
 from partita.runtime.rank import Board
 from partita.runtime.waits import Posted
-from partita.transport.processes import LinkedMessage, Work
+from partita.transport.operations import LinkedMessage, Work
 from partita.transport.transport import PeerGone, Tags
 
 CLOSED, LATE = "Connection closed by peer [127.0.0.1]:1", "Timed out waiting 5000ms for recv operation to complete"
