@@ -21,7 +21,7 @@ from partita.errors import CostError
 from partita.graph.graph import Graph, Optimizer
 from partita.program.instruction import Collective, Combine, Decode, Encode, Kind, Mix, Pack, Space, Term, Update
 from partita.program.program import Program
-from tests.priced import priced, whole_cores
+from tests.priced import batches_of, priced, whole_cores
 from tests.programs import program_by
 from tests.searches.accelerators import deep
 from tests.small import cluster_of, two_layers
@@ -109,7 +109,7 @@ def test_the_naive_guess_is_computing_and_bytes(size: int) -> None:
     graph, bandwidth = two_layers(), 1e3
     machines = whole_cores(size, bandwidth)
     program = program_of(graph, "ddp", size)
-    costs = priced(graph, machines, sorted({s.batch for s in program.segments}))
+    costs = priced(graph, machines, batches_of(program))
     slowest = max(bytes_sent(Kind.ALL_REDUCE, 36, 4, size)) / bandwidth
     found = naive(program, costs)
     assert found["sum"] == pytest.approx(10e-3 + slowest)

@@ -11,7 +11,7 @@ from partita.cost.prices import FIRST, Prices
 from partita.cost.touch import Touch
 from partita.program.instruction import Collective, Compute, Send, Update
 from partita.program.program import Program
-from tests.priced import priced, whole_cores
+from tests.priced import batches_of, priced, whole_cores
 from tests.programs import program_by
 from tests.small import layers
 
@@ -19,7 +19,7 @@ GRAPH = layers(6)
 
 
 def costs_of(program: Program, size: int) -> Costs:
-    return priced(GRAPH, whole_cores(size, 1e9), sorted({s.batch for s in program.segments}), operator=1e-3)
+    return priced(GRAPH, whole_cores(size, 1e9), batches_of(program), operator=1e-3)
 
 
 @pytest.mark.parametrize("text", ["single", "ddp", "ddp(bucket_bytes=64)", "gpipe(microbatches=4)", "local_sgd"])

@@ -23,7 +23,7 @@ from partita.recipes.catalogue import call
 from partita.runs.memory_trace import MemoryTrace
 from partita.simulator.simulate import simulate
 from tests.captures import capture
-from tests.priced import priced, whole_cores
+from tests.priced import batches_of, priced, whole_cores
 from tests.programs import program_by
 from tests.small import layers, perceptron, two_layers
 
@@ -39,7 +39,7 @@ def simulated(text: str) -> tuple[Program, Timeline]:
     graph = replace(layers(6), global_batch=64)
     machines = whole_cores(5, 1e6)
     program = program_by(text, graph, machines)
-    return program, simulate(program, priced(graph, machines, sorted({s.batch for s in program.segments})))
+    return program, simulate(program, priced(graph, machines, batches_of(program)))
 
 
 @pytest.mark.parametrize("text", PLANS)
@@ -97,7 +97,7 @@ def test_what_was_written_at_one_pace_holds_at_another(text: str) -> None:
     for bandwidth in (1e8, 1e3):
         machines = whole_cores(5, bandwidth)
         program = program_by(text, graph, machines)
-        costs = priced(graph, machines, sorted({s.batch for s in program.segments}))
+        costs = priced(graph, machines, batches_of(program))
         times.append([clocked(simulate(program, costs).spans, role) for role in program.roles])
     for role, fast, slow in zip(program.roles, *times, strict=True):
         found, anew = changes_of(program, graph, role, *fast).at(*slow), memory_curve(program, graph, role, *slow)
@@ -162,7 +162,7 @@ def test_the_next_samples_are_there_while_this_step_goes_on() -> None:
     """In the order of the text they are loaded when they are wanted, in that of the clock one step earlier."""
     graph, machines = two_layers(), whole_cores(2, 1e6)
     program = program_by("ddp", graph, machines)
-    costs = priced(graph, machines, sorted({s.batch for s in program.segments}))
+    costs = priced(graph, machines, batches_of(program))
     assert simulate(program, costs).memory[0] == peak_memory(program, graph, 0) + 4 * 4 * 4
 
 

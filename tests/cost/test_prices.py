@@ -15,7 +15,7 @@ from partita.cost.wiring import RARELY, Post
 from partita.program.instruction import Apply, Compute, Load, Mix, Pack, Send, Update
 from partita.program.program import Program
 from partita.simulator.simulate import step_seconds
-from tests.priced import FREE, priced, whole_cores
+from tests.priced import FREE, batches_of, priced, whole_cores
 from tests.programs import program_by
 from tests.small import two_layers
 
@@ -25,7 +25,7 @@ COLD, WARM = 1e-4, 1e-5
 def given(recipe: str, *, operator: float) -> tuple[Program, Costs]:
     graph, machines = two_layers(), whole_cores(3 if recipe.startswith("ps") else 2, 1e8)
     program = program_by(recipe, graph, machines)
-    costs = priced(graph, machines, sorted({s.batch for s in program.segments}), operator=operator)
+    costs = priced(graph, machines, batches_of(program), operator=operator)
     return program, replace(costs, instruction=COLD, again=Calls(WARM, FREE, FREE, FREE))
 
 
@@ -104,7 +104,7 @@ def test_what_one_thing_releases_is_posted_at_once() -> None:
     """Two neighbours' messages of the perceptron took 0.25 core-ms each for 0.35: one wake-up does for both."""
     graph, machines = two_layers(), whole_cores(4, 1e8)
     program = program_by("d_psgd", graph, machines)
-    costs = priced(graph, machines, sorted({s.batch for s in program.segments}))
+    costs = priced(graph, machines, batches_of(program))
     wiring = replace(costs.wiring, starts=((1.0, 1e-4), (8.0, 1e-4), (24.0, 5e-5)), joint=((1.0, 1.0), (3.0, 0.5)))
     prices = Prices(replace(costs, wiring=wiring), program)
     assert {prices.post(role) for role in program.roles} == {Post(2.0, 2.0)}

@@ -8,7 +8,7 @@ from partita.lowering.lower import last_program
 from partita.simulator.simulate import simulate
 from partita.wire.algorithms import all_reduce
 from partita.wire.streams import HEAD
-from tests.priced import priced
+from tests.priced import batches_of, priced
 from tests.wire.sending import hops_of
 
 
@@ -21,7 +21,7 @@ def test_counted_bytes_are_those_of_the_entries() -> None:
         for name in ("sparse_doubling", "sparse_split"):
             plan = api.plan_of(f"ddp(codec=topk(ratio=0.02),collective={name})", graph, cluster)
             program = last_program(graph, plan, cluster)
-            predicted = simulate(program, priced(graph, cluster, sorted({s.batch for s in program.segments}))).wire_sent
+            predicted = simulate(program, priced(graph, cluster, batches_of(program))).wire_sent
             sent = list(crew.measure(plan, steps=3, evaluate=False).timeline.wire_sent)
             if name == "sparse_doubling":
                 assert sent == list(predicted)

@@ -41,14 +41,14 @@ from partita.recipes.catalogue import call
 from partita.oracles.check import checked
 from partita.runs.assembly import train_in_process
 from partita.simulator.simulate import simulate
-from tests.priced import priced
+from tests.priced import batches_of, priced
 from tests.small import cluster_of, perceptron
 
 machines, task, text = cluster_of(4), perceptron(), "coded_later(exact=2,codec=scaled_sign,bucket_bytes=300)"
 graph = api.graph_of(task)
 plan = call(text, graph, machines)
 program = last_program(graph, plan, machines)
-costs = priced(graph, machines, sorted({s.batch for s in program.segments}))
+costs = priced(graph, machines, batches_of(program))
 plain = last_program(graph, call("ddp(bucket_bytes=300)", graph, machines), machines)
 found = checked(task, lambda graph: call(text, graph, machines), machines, steps=5)
 _, losses = train_in_process(task, graph, plan, machines, 30)

@@ -23,7 +23,7 @@ from partita.runs.assembly import train_in_process
 from partita.simulator.simulate import simulate
 from partita.task import Task
 from tests.captures import capture
-from tests.priced import priced, whole_cores
+from tests.priced import batches_of, priced, whole_cores
 from tests.programs import program_by
 from tests.small import Line, Numbers, cluster_of, perceptron
 
@@ -160,7 +160,7 @@ def test_messages_of_a_late_fragment_hide_behind_computing(graph: Graph) -> None
     seconds = []
     for text in ("diloco(period=2,fragments=2,lag=1)", "diloco(period=2,fragments=2)", "diloco(period=1)"):
         program = program_by(text, graph, machines)
-        costs = priced(graph, machines, sorted({s.batch for s in program.segments}), operator=1e-3)
+        costs = priced(graph, machines, batches_of(program), operator=1e-3)
         seconds.append(simulate(program, costs).step_seconds)
     assert all(one < 0.9 * other for one, other in pairwise(seconds)), seconds
 

@@ -24,7 +24,7 @@ from partita.simulator.simulate import simulate
 from partita.task import Task
 from tests.captures import capture
 from tests.checkpoints.unbroken import check_unbroken
-from tests.priced import priced, whole_cores
+from tests.priced import batches_of, priced, whole_cores
 from tests.programs import program_by
 from tests.runtime.drifting import drifting, weights
 from tests.runtime.dying import Death, Dying
@@ -96,7 +96,7 @@ def test_springs_hide_behind_the_next_period(graph: Graph) -> None:
     spent = []
     for text in ("easgd(period=2)", "local_sgd(period=2)", "parallel_sgd"):
         program = program_by(text, graph, machines)
-        costs = priced(graph, machines, sorted({s.batch for s in program.segments}), operator=1e-2)
+        costs = priced(graph, machines, batches_of(program), operator=1e-2)
         spent.append(simulate(program, costs).step_seconds)
     assert spent[0] == pytest.approx(spent[2], rel=1e-6)
     assert spent[1] > spent[2] * 1.01

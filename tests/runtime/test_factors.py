@@ -33,7 +33,7 @@ from partita.simulator.simulate import simulate
 from partita.task import Task
 from partita.wire.factors import broadcast_elements, broadcast_pays, push_pays, server_elements
 from tests.captures import capture
-from tests.priced import priced
+from tests.priced import batches_of, priced
 from tests.small import cluster_of, layers, perceptron
 
 PLANS = (("sfb", 3), ("poseidon(slice_bytes=200)", 3))
@@ -112,7 +112,7 @@ def test_replicas_stay_alike_to_the_bit(graph: Graph) -> None:
 
 def wire_of(graph: Graph, plan: Plan, machines: Cluster) -> tuple[int, ...]:
     program = lowered(graph, plan, machines)
-    return simulate(program, priced(graph, machines, sorted({s.batch for s in program.segments}))).wire_sent
+    return simulate(program, priced(graph, machines, batches_of(program))).wire_sent
 
 
 def planned(workers: int, base: Sync, *named: Sync) -> Plan:

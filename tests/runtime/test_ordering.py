@@ -23,7 +23,7 @@ from partita.simulator.simulate import simulate
 from partita.task import Task
 from tests.captures import capture
 from tests.oracles.promises import kept
-from tests.priced import priced, whole_cores
+from tests.priced import batches_of, priced, whole_cores
 from tests.programs import program_by
 from tests.runtime.padded import padded
 from tests.small import cluster_of
@@ -77,7 +77,7 @@ def heavy() -> Graph:
 def simulated(graph: Graph, text: str, bandwidth: float = 2e7) -> tuple[Program, Timeline]:
     machines = whole_cores(4, bandwidth)
     program = program_by(text, graph, machines)
-    return program, simulate(program, priced(graph, machines, sorted({s.batch for s in program.segments})))
+    return program, simulate(program, priced(graph, machines, batches_of(program)))
 
 
 def test_slices_overtake(heavy: Graph) -> None:

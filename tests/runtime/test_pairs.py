@@ -18,7 +18,7 @@ from partita.recipes.catalogue import call
 from partita.simulator.simulate import simulate
 from partita.task import Task
 from tests.oracles.test_replay import Run
-from tests.priced import priced
+from tests.priced import batches_of, priced
 from tests.programs import program_by
 from tests.runtime.drifting import drifting, weights
 from tests.small import cluster_of, layers
@@ -84,7 +84,7 @@ def seconds(text: str, *speeds: float) -> float:
     devices = tuple(Device(cores=1.0, speed=speed) for speed in speeds)
     place, graph = Cluster("unequal", Group("root", devices, (Link(1e9, 0.0),) * len(devices))), layers(6, batch=24)
     program = program_by(text, graph, place)
-    return simulate(program, priced(graph, place, sorted({s.batch for s in program.segments})), rounds=4).step_seconds
+    return simulate(program, priced(graph, place, batches_of(program)), rounds=4).step_seconds
 
 
 @pytest.mark.parametrize("slow", [0, 1])

@@ -26,7 +26,7 @@ from partita.simulator.simulate import simulate
 from partita.transport.inprocess import InProcess, Rendezvous
 from tests.captures import capture
 from tests.oracles.promises import kept
-from tests.priced import priced, whole_cores
+from tests.priced import batches_of, priced, whole_cores
 from tests.programs import program_by
 from tests.small import cluster_of, layers, perceptron
 
@@ -168,7 +168,7 @@ def test_a_copy_costs_one_gradient_a_step(replicas: int) -> None:
     machines = whole_cores(size, 1e6)
     text = f"ps_replicated(replicas={replicas})" if replicas > 1 else "ps_sync"
     program = program_by(text, graph, machines)
-    sent = simulate(program, priced(graph, machines, sorted({s.batch for s in program.segments}))).wire_sent
+    sent = simulate(program, priced(graph, machines, batches_of(program))).wire_sent
     n = sum(bucket.size for bucket in program.trained)
     words = 8 * len(program.trained)
     assert sum(sent) == 2 * WORKERS * n + (replicas - 1) * (n + words)

@@ -28,7 +28,7 @@ from partita.simulator.simulate import simulate
 from partita.task import Task
 from tests.kernels.test_levels import DRAWS, worst
 from tests.oracles.promises import kept
-from tests.priced import priced
+from tests.priced import batches_of, priced
 from tests.programs import program_by
 from tests.small import layers
 
@@ -89,9 +89,7 @@ def machine(*speeds: float) -> Cluster:
 def simulated(*speeds: float) -> Timeline:
     graph, place = layers(6, batch=24), machine(*speeds)
     program = program_by("hogwild", graph, place)
-    return simulate(
-        program, priced(graph, place, sorted({s.batch for s in program.segments}), operator=1e-3, copy=Touch(1e-6, 0.0))
-    )
+    return simulate(program, priced(graph, place, batches_of(program), operator=1e-3, copy=Touch(1e-6, 0.0)))
 
 
 def test_workers_of_a_machine_are_as_fast_as_alone() -> None:

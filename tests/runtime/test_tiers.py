@@ -15,7 +15,7 @@ from partita.plan.plan import own_servers
 from partita.recipes.catalogue import call
 from partita.simulator.simulate import simulate
 from tests.captures import capture
-from tests.priced import priced
+from tests.priced import batches_of, priced
 from tests.programs import program_by
 from tests.small import cluster_of, layers, perceptron
 
@@ -57,7 +57,7 @@ def test_a_root_has_as_many_peers_as_its_fan(fan: int) -> None:
     graph, place = layers(4, batch=24), machines(8 + 1 + fan, 1e9)
     size = graph.trained_bytes
     program = program_by(f"ps_hierarchical(fan={fan})", graph, place)
-    found = simulate(program, priced(graph, place, sorted({s.batch for s in program.segments})))
+    found = simulate(program, priced(graph, place, batches_of(program)))
     root, leaves, workers = found.wire_sent[8], found.wire_sent[9:], found.wire_sent[:8]
     assert root == fan * size
     assert leaves == tuple([(8 // fan + 1) * size] * fan)
@@ -72,7 +72,7 @@ def test_the_best_fan_is_the_one_whose_tiers_take_least() -> None:
     for fan in (1, 2, 4, 8):
         place = machines(8 + 1 + fan, 1e5)
         program = program_by(f"ps_hierarchical(fan={fan})", graph, place)
-        costs = priced(graph, place, sorted({s.batch for s in program.segments}), operator=1e-9)
+        costs = priced(graph, place, batches_of(program), operator=1e-9)
         seconds[fan] = simulate(program, costs).step_seconds
     n = graph.trained_bytes / 1e5
     for fan, found in seconds.items():

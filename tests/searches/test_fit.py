@@ -23,6 +23,7 @@ from partita.searches.memory_bound import memory_bound_of
 from partita.searches.peaks import ERROR, shortened
 from partita.simulator.simulate import simulate
 from tests.captures import capture
+from tests.priced import batches_of
 from tests.searches.accelerators import deep, machines
 from tests.small import frozen, layers, perceptron
 
@@ -30,7 +31,7 @@ from tests.small import frozen, layers, perceptron
 def clocked(plan: Plan, graph: Graph, cluster: Cluster, pace: float = 1.0) -> tuple[int, ...]:
     """Peaks by the clock, of the whole plan, on operators that take `pace` times what data sheets say."""
     program = last_program(graph, plan, cluster)
-    costs = datasheet_costs(graph, cluster, tuple(sorted({s.batch for s in program.segments})))
+    costs = datasheet_costs(graph, cluster, batches_of(program))
     paced = replace(costs, operators={key: pace * seconds for key, seconds in costs.operators.items()})
     return simulate(program, paced).memory
 

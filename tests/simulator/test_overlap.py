@@ -17,7 +17,7 @@ from partita.graph.graph import Graph
 from partita.program.program import Program
 from partita.simulator.overlap import _busy, _coded, moves_of
 from partita.simulator.simulate import simulate
-from tests.priced import priced, whole_cores
+from tests.priced import batches_of, priced, whole_cores
 from tests.programs import program_by
 from tests.small import two_layers
 
@@ -31,7 +31,7 @@ def prepared(text: str, ratio: float, factor: float) -> tuple[Program, Costs]:
     graph: Graph = two_layers()
     machines = whole_cores(4, RING / (COMPUTE * ratio))
     program = program_by(text, graph, machines)
-    costs = priced(graph, machines, sorted({s.batch for s in program.segments}), operator=COMPUTE / 10)
+    costs = priced(graph, machines, batches_of(program), operator=COMPUTE / 10)
     rows = ((10**9, factor),) if factor > 1 else ()
     return program, replace(costs, wiring=replace(costs.wiring, overlap=rows, message_overlap=rows, hop_overlap=rows))
 

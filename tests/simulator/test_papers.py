@@ -19,7 +19,7 @@ from partita.program.program import Program
 from partita.program.timeline import PURPOSES, Timeline
 from partita.simulator.simulate import simulate
 from partita.wire.algorithms import all_reduce
-from tests.priced import priced, signatures, whole_cores
+from tests.priced import batches_of, priced, signatures, whole_cores
 from tests.programs import program_by
 from tests.small import layers, two_layers
 
@@ -209,7 +209,7 @@ def test_workers_are_as_stale_as_others_are_quick() -> None:
     devices = tuple(Device(cores=1.0, speed=speed) for speed in (*speeds, 1.0))
     place = Cluster("drawn", Group("root", devices, (Link(1e9, 0.0),) * 7))
     program = program_by("ps_async", graph, place)
-    costs = priced(graph, place, sorted({s.batch for s in program.segments}), latency=1e-5)
+    costs = priced(graph, place, batches_of(program), latency=1e-5)
     merges = list(steady(simulate(program, costs, rounds=40).ledger, 4))
     for worker, speed in enumerate(speeds):
         mine = [merge.staleness for merge in merges if merge.worker == worker]

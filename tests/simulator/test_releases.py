@@ -10,7 +10,7 @@ import pytest
 from partita.program.instruction import Send
 from partita.simulator.crowds import posted, releases
 from partita.simulator.simulate import clocked
-from tests.priced import priced, whole_cores
+from tests.priced import batches_of, priced, whole_cores
 from tests.programs import program_by
 from tests.small import two_layers
 
@@ -44,7 +44,7 @@ def test_workers_that_go_at_their_own_pace_do_not_fall_into_step(recipe: str) ->
     """A server's queue is no reason to wait, whether delays are bounded or not: none is served first for good."""
     graph, machines = two_layers(), whole_cores(4, 1e5)
     program = program_by(recipe, graph, machines)
-    costs = priced(graph, machines, sorted({s.batch for s in program.segments}), operator=1e-4)
+    costs = priced(graph, machines, batches_of(program), operator=1e-4)
     found = []
     for queue in ((), ((16, 16.0), (2**20, 2.0**20))):
         wiring = replace(costs.wiring, queue=queue)

@@ -22,7 +22,7 @@ from partita.program.program import Policy, Program
 from partita.program.timeline import Span, Timeline
 from partita.recipes.catalogue import RECIPES
 from partita.simulator.simulate import simulate
-from tests.priced import machines_for, priced, signatures, whole_cores
+from tests.priced import batches_of, machines_for, priced, signatures, whole_cores
 from tests.programs import program_by
 from tests.small import frozen, layers, two_layers
 
@@ -65,7 +65,7 @@ def test_a_quota_full_at_the_start_is_spent_before_steps_count(seconds: float, c
     graph = two_layers()
     machines = Cluster("half", Group("root", (Device(cores=cores),) * 2, (Link(NONE, 0.0),) * 2))
     program = program_by("ddp", graph, machines)
-    costs = priced(graph, machines, sorted({s.batch for s in program.segments}), operator=seconds / 10)
+    costs = priced(graph, machines, batches_of(program), operator=seconds / 10)
     assert simulate(program, costs).step_seconds == pytest.approx(seconds / cores, rel=0.01)
 
 
@@ -222,7 +222,7 @@ def test_the_last_step_that_counts_has_the_next_ones_samples_loaded_beside_it(te
     graph = two_layers()
     machines = Cluster("some", Group("root", (Device(cores=cores),) * 2, (Link(NONE, 0.0),) * 2))
     program = program_by(text, graph, machines)
-    costs = priced(graph, machines, sorted({s.batch for s in program.segments}), operator=2e-4)
+    costs = priced(graph, machines, batches_of(program), operator=2e-4)
     loading = replace(costs, load=Touch(2e-3, 0.0))
     found = simulate(program, loading)
     assert found.step_seconds == pytest.approx(4e-3 / cores, rel=0.01)
