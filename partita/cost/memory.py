@@ -36,16 +36,13 @@ def peak_memory(program: Program, graph: Graph, rank: int) -> Bytes:
     return memory_curve(program, graph, role, start, start + 1).peak
 
 
-def memory_curve(
-    program: Program, graph: Graph, role: Role, start: Reals, end: Reals, *, on: Processor = Processor.WIDE,
-    spaces: Workspaces = NONE,
-) -> MemoryCurve:  # fmt: skip
+def memory_curve(program: Program, graph: Graph, role: Role, start: Reals, end: Reals) -> MemoryCurve:
     """Live bytes over time on a rank of `role`, from the first Compute on.
 
     Instructions run from `start` to `end`, in seconds, both of shape [rounds, instructions]: whole rounds of the steady
-    state. `on` is what temporary tensors depend on.
+    state.
     """
-    return changes_of(program, graph, role, start, end, on=on, spaces=spaces).at(start, end)
+    return changes_of(program, graph, role, start, end).at(start, end)
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,7 +86,8 @@ def changes_of(
     program: Program, graph: Graph, role: Role, start: Reals, end: Reals, *, on: Processor = Processor.WIDE,
     spaces: Workspaces = NONE,
 ) -> Changes:  # fmt: skip
-    """What a rank of `role` allocates and frees; arguments as in `memory_curve`."""
+    """What a rank of `role` allocates and frees; its instructions as in `memory_curve`. Temporary tensors depend on the
+    kind of processor that it is `on`, and on the `spaces` that a card's operators take."""
     recorder, begun = AllocationRecorder(program, graph, role, on, spaces), posted(role, start, end).ravel()
     log = recorded(recorder, [i.act for i in role.instructions], np.lexsort((np.arange(len(begun)), begun)))
     moved = log.changes.any(axis=1)

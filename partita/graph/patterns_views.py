@@ -120,9 +120,9 @@ def expanded(call: Call) -> Pattern | None:
     return formula(call, {0: labels}, [" ".join(dims(out))], extents=extents)
 
 
-def _dim(call: Call, place: int, rank: int, default: int = 0) -> int:
-    found = call.integers(place, default)
-    return (found[0] if found else default) % max(rank, 1)
+def _dim(call: Call, place: int, rank: int) -> int:
+    found = call.integers(place, 0)
+    return (found[0] if found else 0) % max(rank, 1)
 
 
 def unsqueezed(call: Call) -> Pattern | None:

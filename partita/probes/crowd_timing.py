@@ -23,9 +23,11 @@ from partita.units import Bytes, Seconds
 
 Congested = tuple[Bytes, int, Seconds]
 CONGESTED: Final[tuple[Bytes, ...]] = (2**18, 2**20, 2**22)  # where a server's queues fill
+CONGESTED_TURNS: Final = 3  # of each size, of which the median counts
+QUEUED_TURNS: Final = 7  # likewise
 
 
-def congested_seconds(peers: Sequence[int], many: int, largest: Bytes, turns: int = 3) -> list[Congested]:
+def congested_seconds(peers: Sequence[int], many: int, largest: Bytes) -> list[Congested]:
     """(bytes of a message, messages each way, seconds for all) while each rank hears from its `peers` and speaks to
     them at once, of which the busiest has so `many`; no less than three times the `largest` size each way. All are
     posted at once, as a worker posts what is ready."""
@@ -34,7 +36,7 @@ def congested_seconds(peers: Sequence[int], many: int, largest: Bytes, turns: in
         for size in (size for size in CONGESTED if size <= largest):
             each = -(-3 * largest // (size * many))
             walls = []
-            for _ in range(turns):
+            for _ in range(CONGESTED_TURNS):
                 dist.barrier()
                 begun = time.perf_counter()
                 lane.carry_out(partial(swapped, transport, peers, each, size))
@@ -59,14 +61,14 @@ def crowds_of(rank: int, world: int) -> tuple[tuple[int, list[int]], ...]:
     return tuple((len(each), each) for each in ([beside, everyone] if world > 3 else [everyone]) if world > 2)
 
 
-def queued_seconds(largest: Bytes, turns: int = 7) -> list[tuple[Bytes, list[Seconds]]]:
+def queued_seconds(largest: Bytes) -> list[tuple[Bytes, list[Seconds]]]:
     """(bytes of a message, seconds until the first, the second, ... has come), medians, while the last rank sends one
     to each other rank at once; nothing on other ranks, and among two."""
     rank, world = dist.get_rank(), dist.get_world_size()
     server, found = world - 1, []
     for size in (size for size in CONGESTED if size <= largest and world > 2):
         ends: list[list[Seconds]] = []
-        for _ in range(turns):
+        for _ in range(QUEUED_TURNS):
             dist.barrier()
             ends.append([])
             if rank == server:

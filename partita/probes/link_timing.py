@@ -31,18 +31,20 @@ from partita.wire.schedule import even_edges
 
 OVERLAPPED: Final[tuple[Bytes, ...]] = (2**16, 2**18, 2**20)  # beside computing
 CHAINED: Final[tuple[Bytes, ...]] = (*OVERLAPPED, 2**22)
-MOST: Final = 20  # rounds of a small collective
+FEWEST, MOST = 5, 20  # rounds of a collective: of the largest size, and of small ones
+OVERLAPPED_ROUNDS: Final = 12  # of a collective beside computing, half as many of the largest size
+MESSAGE_ROUNDS, CHAIN_ROUNDS, LONE_ROUNDS = 12, 8, 40
 CHAIN: Final = 8  # all-reduces right behind one another
 CHAINED_SUMS: Final[Bytes] = 2**18  # larger ones cost the same in a row
 
 
 def wire_seconds(
-    kind: Kind, sizes: tuple[Bytes, ...], largest: int = 5, device: str = CPU, many: int = 1
+    kind: Kind, sizes: tuple[Bytes, ...], device: str = CPU, many: int = 1
 ) -> list[tuple[Bytes, Seconds, Seconds, Seconds]]:
     """(bytes, wall seconds, this process's core-seconds, those of computing in both) of so `many` collectives among all
     ranks, in a lane and behind `AHEAD` of computing, means of rounds in a row, computing included.
 
-    gloo's thread now and then spins through a time slice, so small sizes are repeated more often than the `largest`; a
+    gloo's thread now and then spins through a time slice, so small sizes are repeated more often than large ones; a
     step meets the mean, not the median. That quotas run out at different moments is part of what ranks wait for each
     other. Among ranks that rest or do nothing else, that thread spins twice as long, and longer also where one small
     collective follows the other.
@@ -53,7 +55,7 @@ def wire_seconds(
         for size in sizes:
             elements = max(size // 4, 1)
             edges = even_edges(elements, len(group))
-            repeats = min(max(largest * sizes[-1] // size, largest), MOST if many == 1 else MOST // 2) + 2
+            repeats = min(max(FEWEST * sizes[-1] // size, FEWEST), MOST if many == 1 else MOST // 2) + 2
             call = partial(started, transport, kind, torch.zeros(elements, device=device), group, edges)
             found.append((size, *_in_a_row(lane, [call] * many, repeats)))
         return found
@@ -73,9 +75,7 @@ def _in_a_row(lane: ExtraLane, calls: Sequence[Call], repeats: int) -> tuple[Sec
     return wall, core, ahead
 
 
-def overlapped_seconds(
-    largest: Bytes, kinds: Collection[str], repeats: int = 12
-) -> dict[str, list[tuple[Bytes, Seconds]]]:
+def overlapped_seconds(largest: Bytes, kinds: Collection[str]) -> dict[str, list[tuple[Bytes, Seconds]]]:
     """(bytes, wall seconds) up to the `largest` size of an all-reduce among all ranks, of a gather if that is among the
     `kinds`, and of a message between two neighbours, means, while each rank multiplies matrices until its own is done.
     """
@@ -87,7 +87,7 @@ def overlapped_seconds(
         for size in (*(size for size in OVERLAPPED if size < largest), largest):
             tensor = torch.zeros(max(size // 4, 1))
             edges = even_edges(len(tensor), len(group))
-            turns = repeats if size < largest else repeats // 2
+            turns = OVERLAPPED_ROUNDS if size < largest else OVERLAPPED_ROUNDS // 2
             for kind in asked:
                 call = partial(started, transport, kind, tensor, group, edges)
                 found[kind].append((size, beside_computing(lane, call, turns)))
@@ -130,7 +130,7 @@ def started(
     return transport.collective(kind, tensor, group, "probe", kind, 0, edges)
 
 
-def message_seconds(rank: int, sizes: tuple[Bytes, ...], repeats: int = 12) -> list[tuple[Bytes, Seconds]]:
+def message_seconds(rank: int, sizes: tuple[Bytes, ...]) -> list[tuple[Bytes, Seconds]]:
     """(bytes, this process's core-seconds) of messages from rank 0, where the computing thread starts them, to a lane
     of rank 1, medians, behind computing; other ranks' mean nothing."""
     found, transport = [], Processes(rank)
@@ -138,7 +138,7 @@ def message_seconds(rank: int, sizes: tuple[Bytes, ...], repeats: int = 12) -> l
         for size in sizes:
             tensor = torch.zeros(max(size // 4, 1))
             cores = []
-            for _ in range(repeats + 1):
+            for _ in range(MESSAGE_ROUNDS + 1):
                 dist.barrier()
                 computed(AHEAD if rank < 2 else 0.0)
                 core = time.process_time()
@@ -152,7 +152,7 @@ def message_seconds(rank: int, sizes: tuple[Bytes, ...], repeats: int = 12) -> l
         return found
 
 
-def hop_seconds(largest: Bytes, turns: int = 8) -> list[tuple[Bytes, Seconds, Seconds, Seconds]]:
+def hop_seconds(largest: Bytes) -> list[tuple[Bytes, Seconds, Seconds, Seconds]]:
     """(bytes, seconds, those in the quickest chain, this process's core-seconds) of each step of a chain in which every
     rank sends a message to the next one and has one from the one before: means; the slowest chain is left out, which
     may have waited for other work on the machine."""
@@ -162,7 +162,7 @@ def hop_seconds(largest: Bytes, turns: int = 8) -> list[tuple[Bytes, Seconds, Se
         for size in (4, *(size for size in CHAINED if size < largest)):
             many, walls, cores = 24 if size <= CHAINED[0] else 6, [], []
             chain = partial(round_about, Processes(rank), many, (rank - 1) % world, (rank + 1) % world, size)
-            for _ in range(turns + 1):
+            for _ in range(CHAIN_ROUNDS + 1):
                 dist.barrier()
                 begun, core = time.perf_counter(), time.process_time()
                 lane.carry_out(chain)
@@ -172,13 +172,13 @@ def hop_seconds(largest: Bytes, turns: int = 8) -> list[tuple[Bytes, Seconds, Se
         return found
 
 
-def lone_seconds(rank: int, lane: ExtraLane | None = None, turns: int = 40) -> tuple[Seconds, Seconds]:
+def lone_seconds(rank: int, lane: ExtraLane | None = None) -> tuple[Seconds, Seconds]:
     """(seconds from the end of computing on rank 0 until a number sent there has come to rank 1, this process's
     core-seconds of it): medians; 0 where they are not known. Rank 1 waits for it in a `lane`, or in the thread that
     computes (None), which is all that does anything there: how values come."""
     offset, transport, walls, cores = clock_offset(rank), Processes(rank), [0.0], list[Seconds]()
     moment = torch.zeros(1, dtype=torch.float64)
-    for _ in range(turns + 1):
+    for _ in range(LONE_ROUNDS + 1):
         dist.barrier()
         begun, spent = time.process_time(), 0.0
         if rank == 0:
@@ -192,7 +192,7 @@ def lone_seconds(rank: int, lane: ExtraLane | None = None, turns: int = 40) -> t
                 transport.receive(moment, 0, "probe", 0).block(MESSAGE_TIMEOUT)
             walls.append(time.perf_counter() + offset - float(moment))
         cores.append(time.process_time() - begun - spent)
-    return median(walls[-turns:]), median(cores[1:])
+    return median(walls[-LONE_ROUNDS:]), median(cores[1:])
 
 
 def rank_wires(

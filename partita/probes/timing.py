@@ -24,6 +24,7 @@ from partita.units import Seconds
 
 Run: TypeAlias = tuple[Callable[[], Any], Bench]  # a call, and how it is timed
 LEAST: Final[Seconds] = 0.006
+ALONE: Final[Seconds] = 0.1  # of work by itself, before and after what may slow it down
 TURNS: Final = (9, 17)
 FEWEST: Final = 5  # turns, where each takes long
 COLD_SECONDS: Final[Seconds] = 0.1  # of runs, after which no more are made than must be
@@ -31,15 +32,15 @@ AGEING: Final[Seconds] = 1.0  # the same of turns of all kin, rests and all
 AHEAD: Final[Seconds] = 1e-3  # of computing before each message, collective and instruction
 
 
-def thread_seconds(run: Callable[[], Any], least: Seconds = LEAST) -> Seconds:
-    """Core-seconds of one `run` in a loop: the median of five batches of runs that last `least` seconds in all."""
+def thread_seconds(run: Callable[[], Any]) -> Seconds:
+    """Core-seconds of one `run` in a loop: the median of five batches of runs that last LEAST seconds in all."""
     run()
     before = time.thread_time()
     run()
     once = max(time.thread_time() - before, 1e-7)
-    runs = max(1, round(least / 5 / once))
+    runs = max(1, round(LEAST / 5 / once))
     batches = []
-    for _ in range(5 if once < least else 3):
+    for _ in range(5 if once < LEAST else 3):
         before = time.thread_time()
         for _ in range(runs):
             run()
@@ -162,7 +163,7 @@ def _disturbance(device: str) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor,
 
 def slowed_by(
     begin: Callable[[], Callable[[], bool]], work: Callable[[], Any], together: Callable[[], Any] = lambda: None,
-    least: Seconds = 0.1, clock: Callable[[], Seconds] = time.thread_time,
+    clock: Callable[[], Seconds] = time.thread_time,
 ) -> Seconds:  # fmt: skip
     """Core-seconds by which `work`, again and again, takes longer while what `begin` begins goes on, which the function
     that it returns tells; beside the same before and after, when all ranks have come `together`. With the process's
@@ -177,7 +178,7 @@ def slowed_by(
 
     def alone() -> Seconds:
         together()
-        until = time.thread_time() + least
+        until = time.thread_time() + ALONE
         spent, turns = spent_while(lambda: time.thread_time() < until)
         together()
         return spent / turns

@@ -22,7 +22,7 @@ class Note(str):
 
 
 @contextmanager
-def telling(every: Seconds = EVERY) -> Iterator[Tell]:
+def telling() -> Iterator[Tell]:
     """A `tell(sentence)` for the time of a command, silent on all ranks but the first.
 
     NO_COLOR and TERM=dumb get lines instead of a spinner.
@@ -33,7 +33,7 @@ def telling(every: Seconds = EVERY) -> Iterator[Tell]:
         with _spinner() as tell:
             yield tell
     else:
-        yield lines(every, time.monotonic)
+        yield lines(EVERY, time.monotonic)
 
 
 @contextmanager

@@ -59,8 +59,7 @@ def seed_for(*key: int) -> int:
 
 
 def keyed_uniform(
-    shape: Sequence[int], seed: int, step: int, key: int, samples: Sequence[int], dtype: torch.dtype = torch.float32,
-    along: int = 0,
+    shape: Sequence[int], seed: int, step: int, key: int, samples: Sequence[int], along: int = 0
 ) -> Tensor:  # fmt: skip
     """Uniform numbers in [0, 1), multiples of 2**-24, of `shape`; the rows of a sample depend on that sample only.
 
@@ -69,10 +68,10 @@ def keyed_uniform(
     """
     shape = list(shape)
     if along < 0 or not samples or along >= len(shape) or not shape[along] or shape[along] % len(samples):
-        return _draw(shape, seed, step, key, EVERYONE).to(dtype) * 2.0**-BITS
+        return _draw(shape, seed, step, key, EVERYONE).float() * 2.0**-BITS
     rows = [shape[along] // len(samples), *shape[:along], *shape[along + 1 :]]
     drawn = torch.cat([_draw(rows, seed, step, key, sample) for sample in samples])
-    return drawn.movedim(0, along).to(dtype) * 2.0**-BITS
+    return drawn.movedim(0, along).float() * 2.0**-BITS
 
 
 def _draw(shape: Sequence[int], seed: int, step: int, key: int, sample: int) -> Tensor:

@@ -49,11 +49,11 @@ def on_images(
     return Task(name, model, classify, data, optimizer, batch_size, validation=validation)
 
 
-def on_text(name: str, model: Callable[[], nn.Module], *, length: int = 64, batch_size: int = 32) -> Task:
+def on_text(name: str, model: Callable[[], nn.Module], *, length: int = 64) -> Task:
     """Next-byte prediction on library text, with AdamW."""
     training, validation = library_text(length)
     optimizer = partial(torch.optim.AdamW, lr=1e-3)
-    return Task(name, model, predict, training, optimizer, batch_size, validation=validation)
+    return Task(name, model, predict, training, optimizer, batch_size=32, validation=validation)
 
 
 def on_masks(name: str, model: Callable[[], nn.Module], size: int) -> Task:
