@@ -71,7 +71,7 @@ def best_first(
             bound = float(bounds.steps.seconds(space.some([i]), closer=True)[0])
             heappush(line, _Point(max(bound, one.formula), bound, one.formula, i, closer=True))
             continue
-        alike = bounds.like(space.some([i]))
+        alike = bounds.lowered_alike(space.some([i]))
         if space.call(i) in known or alike in seen:
             continue
         seen.add(alike)

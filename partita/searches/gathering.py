@@ -24,7 +24,7 @@ from partita.lowering.shards import ROOM
 from partita.plan.memory import Shard
 from partita.program.space import Kind
 from partita.recipes.balance import numbered
-from partita.searches.link_speeds import hastened
+from partita.searches.link_speeds import with_burst
 from partita.searches.pipes import Pipes
 from partita.units import Bytes, Seconds
 
@@ -63,7 +63,7 @@ class CollectiveTimes:
         return [self.tensor * tensors + self.byte * size for size, tensors in buckets]
 
     def _carried(self, size: float) -> Seconds:
-        return hastened(size / self.width, self.saved)
+        return with_burst(size / self.width, self.saved)
 
     def _share(self, size: Bytes) -> float:
         return self.item * -(-size // (self.item * self.circle.ranks))

@@ -21,7 +21,7 @@ from partita.units import Seconds
 T = TypeVar("T", float, Reals)
 
 
-def hastened(seconds: T, saved: Seconds) -> T:
+def with_burst(seconds: T, saved: Seconds) -> T:
     """Seconds that bytes take on a port after an idle time, at its steady rate `seconds`: as much as it sends in
     `saved` seconds goes at PEAK times that rate, for a burst."""
     return np.maximum(seconds / PEAK, seconds - saved) if saved else seconds

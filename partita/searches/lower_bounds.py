@@ -24,9 +24,9 @@ class LowerBounds:
         self.places = StageCosts(graph, cluster, measured)
         self.steps, self.peaks = StepBounds(self.places), PeakBounds(self.places)
 
-    def like(self, one: Space) -> tuple[int, ...]:
-        """What is the same for points, each a space of its own, that are lowered to the same: no bucket is larger than
-        what a stage has alone, or what stages share."""
+    def lowered_alike(self, one: Space) -> tuple[int, ...]:
+        """A key that points, each a space of its own, have in common if they are lowered to the same Program: those
+        whose buckets differ only beyond what any stage has alone, or what stages share."""
         pipes = next(found for _, _, found in self.places.pipes(one))
         shared, _ = self.places.tied(pipes)
         most = max(float((pipes.state - shared).max()), float(shared.sum()))

@@ -10,7 +10,7 @@ from partita.arrays import Reals
 from partita.plan.memory import Recompute
 from partita.plan.schedule import Order
 from partita.searches.circulation import rounds_of_bytes
-from partita.searches.link_speeds import hastened
+from partita.searches.link_speeds import with_burst
 from partita.searches.space import RECOMPUTES, Space
 from partita.searches.stage_costs import StageCosts
 
@@ -32,7 +32,7 @@ def rough_bounds(space: Space, places: StageCosts) -> tuple[Reals, Reals]:
     counts, at = np.unique(data, return_inverse=True)
     light = np.array([places.link_speeds.least_part(int(n)) for n in counts])[at]
     links = places.link_speeds
-    sent = hastened(sent * np.where(shard == 0, light, 1.0) / links.widest, links.saved)
+    sent = with_burst(sent * np.where(shard == 0, light, 1.0) / links.widest, links.saved)
     seconds: Reals = np.max([total / places.peaks.max(), even / places.speeds.max(), sent], axis=0)
     return seconds, places.state.size.sum() * places.state_factors(data, pipe, shard) / pipe
 

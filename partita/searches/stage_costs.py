@@ -22,7 +22,7 @@ from partita.plan.schedule import Order
 from partita.recipes.balance import blocks_of, by_time, by_time_each, numbered
 from partita.recipes.pipeline import bandwidth_between
 from partita.searches.circulation import GRADIENTS, OPTIMIZER, PARAMETERS
-from partita.searches.link_speeds import LinkSpeeds, hastened
+from partita.searches.link_speeds import LinkSpeeds, with_burst
 from partita.searches.pipes import (
     BlockBytes,
     BlockState,
@@ -123,7 +123,7 @@ class StageCosts:
         near = entries(stacked([self.hardware(d).first(pipe) for d in replicas.tolist()]), at)
         ways, saved = [], self.link_speeds.saved
         for passes, size in ((forward, work.there), (returns, work.back)):
-            sent = hastened(np.take_along_axis(size, cuts, 1) / near.bandwidth[:, :-1], saved)
+            sent = with_burst(np.take_along_axis(size, cuts, 1) / near.bandwidth[:, :-1], saved)
             transfers = near.message[:, :-1] + sent
             way = np.zeros((len(data), pipe))
             way[:, 1:] = np.cumsum(passes[:, 0, :-1] / near.peaks[:, :-1] + transfers, axis=1)
@@ -147,7 +147,7 @@ class StageCosts:
         cuts = pipes.starts[i].ravel()[1:] - 1
         place, waited = np.arange(len(cuts)) % pipe, self.sections(rule, staged=pipe > 1).linked[cuts]
         there, back = (
-            np.where(waited, message[place] + hastened(size[cuts] / width[place], self.link_speeds.saved), -np.inf)
+            np.where(waited, message[place] + with_burst(size[cuts] / width[place], self.link_speeds.saved), -np.inf)
             for size in (work.there, work.back)
         )
         return there.tolist(), back.tolist()

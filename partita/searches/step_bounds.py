@@ -19,7 +19,7 @@ from partita.plan.memory import Shard
 from partita.plan.schedule import Order
 from partita.searches.circulation import GRADIENTS, OPTIMIZER, PARAMETERS, rounds_of_bytes
 from partita.searches.gathering import Gathers
-from partita.searches.link_speeds import hastened
+from partita.searches.link_speeds import with_burst
 from partita.searches.pipes import Pipes
 from partita.searches.rounds import StageTimes, round_of
 from partita.searches.space import ORDERS, SHARDS, Space
@@ -47,7 +47,7 @@ class StepBounds:
             passes = np.array([self._passes(pipes, part, updates) for updates in (False, True)])
             whole = (kinds == 0).astype(np.int64)
             sent = np.array([own.max(axis=1), (pipes.light * own).max(axis=1)])
-            found[some] = np.maximum(passes[whole, at], hastened(often[some] * sent[whole, at], pipes.saved))
+            found[some] = np.maximum(passes[whole, at], with_burst(often[some] * sent[whole, at], pipes.saved))
             if closer and pipes.pipe > 1:
                 found[some] = np.maximum(found[some], self._in_order(pipes.each(at), part[at], kinds, bucket[some]))
         return found
@@ -131,7 +131,7 @@ class StepBounds:
     def _rounds(self, pipes: Pipes, part: Reals, whole: bool) -> Reals:
         """Seconds in which each place sums up what it has once."""
         waits, often = (pipes.whole, 2 * pipes.light) if whole else (pipes.halves, np.array(2.0))
-        return waits + hastened(often * part, pipes.saved)
+        return waits + with_burst(often * part, pipes.saved)
 
     def _passes(self, pipes: Pipes, part: Reals, updates: bool) -> Reals:
         """A round of the rank that has most to do, or of the first one by way of it; if it `updates` all that it has

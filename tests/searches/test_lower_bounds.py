@@ -252,7 +252,7 @@ def test_points_whose_buckets_are_never_full_are_alike(made: Callable[[int], Gra
     for i in np.random.default_rng(3).choice(some, 8, replace=False).tolist():
         rows = replace(space.some([i] * len(sizes)), buckets=np.array(sizes))
         buckets = [program_by(rows.call(k), graph, cluster).buckets for k in range(len(sizes))]
-        kinds = [bounds.like(one) for one in each(rows)]
+        kinds = [bounds.lowered_alike(one) for one in each(rows)]
         assert all((a == b) <= (x == y) for (a, x), (b, y) in product(zip(kinds, buckets, strict=True), repeat=2))
         most = max(bucket.size for bucket in buckets[-1])
         assert len({kind for kind, size in zip(kinds, sizes, strict=True) if size >= most}) == 1
