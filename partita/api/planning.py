@@ -22,12 +22,12 @@ from partita.recipes.budget import settled
 from partita.recipes.reading import read_text
 from partita.searches.auto import auto, shortlist_of, usual
 from partita.searches.break_even import all_break_evens, codec_baseline
-from partita.searches.exhaustive import Search
 from partita.searches.finals import finals, plainest
 from partita.searches.half_precision import half_precision
 from partita.searches.learners import Learners, learners_of, with_learners
 from partita.searches.minibatches import over_minibatches
 from partita.searches.objective import ALLOWED, check_objective
+from partita.searches.search import Search
 from partita.searches.steps_of_plans import StepsOfPlans
 from partita.searches.steps_to_loss import StepsToLoss
 from partita.task import Task

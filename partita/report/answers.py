@@ -33,10 +33,10 @@ from partita.report.table import (
 )
 from partita.report.trained import Trained
 from partita.report.verdict import Verdict
-from partita.searches.exhaustive import Search
 from partita.searches.fit import Fit
 from partita.searches.memory_bound import MemoryBound
 from partita.searches.objective import DOES, show_objective
+from partita.searches.search import Search
 from partita.searches.sweep import Sweep
 from partita.units import show_bandwidth, show_bytes, show_seconds
 

@@ -16,8 +16,8 @@ from partita.recipes.catalogue import Recipe
 from partita.report.comparison import Comparison, Row, error_of
 from partita.report.setting import Setting
 from partita.searches.candidate import recipe_of
-from partita.searches.exhaustive import Search
 from partita.searches.objective import money_of
+from partita.searches.search import Search
 from partita.searches.sweep import Sweep
 
 

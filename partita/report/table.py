@@ -14,8 +14,8 @@ from partita.recipes.catalogue import Recipe
 from partita.recipes.shared import SHARED
 from partita.report.comparison import Comparison, Row, error_of, unreached
 from partita.report.rows import Rows
-from partita.searches.exhaustive import Search
 from partita.searches.objective import money_of
+from partita.searches.search import Search
 from partita.searches.sweep import Sweep
 from partita.units import show_bandwidth, show_bytes, show_rate, show_seconds
 

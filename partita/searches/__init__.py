@@ -3,7 +3,9 @@
 what is asked
     auto              the search behind `--plan auto`
     finals            the same where costs can be measured
-    exhaustive        Search: every plan given, simulated; the oracle
+    search            Search: plans ranked
+    ranking           their order, bound and explanation
+    exhaustive        every plan given, simulated; the oracle
     candidate         Candidate: a plan with its prediction
     objective         what is to be small, and which plans may be compared
     explaining        a ranking in words

@@ -26,12 +26,14 @@ from partita.searches.best_first import FEW_DEVICES, BestFirst, best_first
 from partita.searches.candidate import Candidate, recipe_of
 from partita.searches.codings import coded, coded_points, lower_bound_of
 from partita.searches.estimates import Estimates, estimates_of
-from partita.searches.exhaustive import At, Search, grid, none_applies, ranked, simulated
+from partita.searches.exhaustive import grid, simulated
 from partita.searches.explaining import MOST_RANKS
 from partita.searches.families import with_families
 from partita.searches.footprint import rooms_of
 from partita.searches.lower_bounds import LowerBounds
 from partita.searches.objective import ALLOWED, check_objective, objective_values
+from partita.searches.ranking import At, none_applies, ranked
+from partita.searches.search import Search
 from partita.searches.space import Space, least_bucket, space_of
 from partita.searches.stage_cuts import cuts_of
 from partita.telling import Tell, quiet

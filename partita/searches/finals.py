@@ -17,10 +17,11 @@ from partita.lowering.samples import sizes_of
 from partita.plan.plan import Plan
 from partita.recipes.fastest import ALIKE
 from partita.searches.candidate import Candidate, plainness, recipe_of
-from partita.searches.exhaustive import Search, exhaustive
+from partita.searches.exhaustive import exhaustive
 from partita.searches.explaining import bottleneck
 from partita.searches.objective import LEADS, objective_value
 from partita.searches.peaks import ERROR
+from partita.searches.search import Search
 from partita.telling import Tell
 from partita.units import show_bytes
 

@@ -15,7 +15,7 @@ from partita.lowering.samples import sizes_of
 from partita.plan.memory import Precision
 from partita.recipes.catalogue import call
 from partita.searches.best_first import SMALL
-from partita.searches.exhaustive import Search
+from partita.searches.search import Search
 from partita.simulator.simulate import step_seconds
 from partita.units import show_seconds
 

@@ -15,9 +15,10 @@ from partita.graph.graph import Graph
 from partita.lowering.lower import last_program
 from partita.plan.plan import Plan, Update
 from partita.searches.candidate import candidate_of
-from partita.searches.exhaustive import Search, ranked
 from partita.searches.explaining import MOST_RANKS
 from partita.searches.objective import ALLOWED
+from partita.searches.ranking import ranked
+from partita.searches.search import Search
 from partita.searches.steps_of_plans import StepsOfPlans
 from partita.simulator.simulate import simulate
 from partita.telling import Tell, quiet

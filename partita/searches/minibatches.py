@@ -18,8 +18,8 @@ from typing import Final
 from partita.errors import InputError, OptionError, PlanError
 from partita.graph.batch import of_minibatch
 from partita.graph.graph import Graph
-from partita.searches.exhaustive import Search
 from partita.searches.minibatch_choice import MinibatchChoice, both_good, in_words
+from partita.searches.search import Search
 from partita.searches.steps_to_loss import MeasuredMinibatch, StepsToLoss
 
 TIMED: Final = 3  # minibatches whose plans `judge` ranks anew

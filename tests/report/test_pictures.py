@@ -26,7 +26,7 @@ from partita.report.table import comparison_table, printable, recipes_table, ref
 from partita.report.trace import write_trace
 from partita.report.trained import Trained
 from partita.searches.candidate import Candidate
-from partita.searches.exhaustive import Search
+from partita.searches.search import Search
 from partita.searches.steps_of_plans import MeasuredPlan
 from tests.report.nine import nine
 from tests.report.timelines import comparison, measured, predicted

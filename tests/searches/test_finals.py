@@ -22,9 +22,9 @@ from partita.recipes.fastest import ALIKE
 from partita.searches import best_first, exhaustive
 from partita.searches.auto import auto, shortlist_of
 from partita.searches.candidate import Candidate
-from partita.searches.exhaustive import Search
 from partita.searches.finals import FAR, FINALISTS, finalists, finals, judged, plainest, timed_anyway
 from partita.searches.fit import ERROR
+from partita.searches.search import Search
 from tests.priced import priced, whole_cores
 from tests.searches.test_auto import deep, machines
 from tests.searches.test_objectives import batches, with_prices

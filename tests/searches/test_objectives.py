@@ -17,10 +17,11 @@ from partita.report.json import search_body
 from partita.report.setting import Setting
 from partita.searches.auto import auto, shortlist_of
 from partita.searches.candidate import recipe_of
-from partita.searches.exhaustive import Search, exhaustive, grid
+from partita.searches.exhaustive import exhaustive, grid
 from partita.searches.explaining import break_even, widened
 from partita.searches.finals import FINALISTS, OF_ONE_RECIPE, finalists, judged, plainest
 from partita.searches.objective import OBJECTIVES, objective_value
+from partita.searches.search import Search
 from tests.priced import priced, signatures, whole_cores
 from tests.small import two_layers
 

@@ -14,7 +14,7 @@ from partita.graph.graph import Graph
 from partita.report.answers import search_answer
 from partita.report.json import search_body
 from partita.report.setting import Setting
-from partita.searches.exhaustive import Search
+from partita.searches.search import Search
 from partita.searches.steps_file import check_steps, read_steps, write_steps
 from partita.searches.steps_of_plans import WINDOW, MeasuredPlan, StepsOfPlans, reached
 from tests.priced import whole_cores

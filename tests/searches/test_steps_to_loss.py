@@ -19,8 +19,9 @@ from partita.errors import InputError, OptionError, PlanError
 from partita.graph.graph import Graph
 from partita.graph.text import write_graph
 from partita.report.answers import search_answer
-from partita.searches.exhaustive import Search, exhaustive
+from partita.searches.exhaustive import exhaustive
 from partita.searches.minibatches import over_minibatches
+from partita.searches.search import Search
 from partita.searches.steps_file import check_steps, read_steps, write_steps
 from partita.searches.steps_to_loss import MeasuredMinibatch, StepsToLoss, fitted, slope
 from tests.priced import priced, signatures, whole_cores
