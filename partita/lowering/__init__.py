@@ -6,6 +6,7 @@ plan it cannot do (`..._gaps`); a new order of a pipeline's passes is a function
 what a rank computes
     lower             the passes in their order
     gaps              what none of them brings about yet
+    coding_gaps       the same of codecs
     samples           Draft: who takes which samples, Load, F and B
     layout            which gradients travel together, where backward is cut
     phases            what a phase leaves for the next one

@@ -26,7 +26,7 @@ from typing import Final
 from partita.graph.graph import Graph
 from partita.lowering.agreement import SERVE, lanes_of, program_of
 from partita.lowering.async_workers import pushing
-from partita.lowering.coding import coded_gaps
+from partita.lowering.coding_gaps import coded_gaps
 from partita.lowering.elastic import tied
 from partita.lowering.negotiation import heard, said
 from partita.lowering.owners import Owners, owners_of

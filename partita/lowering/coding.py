@@ -25,18 +25,15 @@ A bound on each worker's own gradient and momentum ahead of the codec (SP-03) co
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Final
 
-from partita.errors import PlanError
 from partita.graph.graph import Graph
 from partita.graph.tensor import ITEMSIZE
 from partita.lowering.layout import shapes_of
 from partita.lowering.samples import Draft
-from partita.plan.memory import Shard
-from partita.plan.plan import Plan, Update, alone
+from partita.plan.plan import Update
 from partita.plan.rule import momentum_ahead
 from partita.plan.sync import Payload, Servers
 from partita.plan.wire import Codec, Wire
@@ -53,9 +50,8 @@ from partita.program.instruction import (
     Term,
 )
 from partita.program.program import WEIGHT, Bucket, Coding
-from partita.wire.algorithms import BACKEND, algorithm_for, all_numbers, hands_whole, of_streams
+from partita.wire.algorithms import BACKEND, algorithm_for, all_numbers, of_streams
 from partita.wire.codec import (
-    SPECS,
     bound_of,
     check_codec,
     coded_size,
@@ -71,7 +67,7 @@ DECODE: Final = "decode"
 SUMMED: Final = {Payload.DELTA: Space.DELTA, Payload.PARAMETER: Space.PARAMETER}  # of other payloads, gradients
 
 
-def at(wire: Wire, where: str) -> Codec | None:
+def codec_at(wire: Wire, where: str) -> Codec | None:
     """The first codec that is applied at `where`: 'end', 'hop', 'server'; None if there is none."""
     return next((codec for codec in wire.codecs if codec.where == where), None)
 
@@ -79,7 +75,7 @@ def at(wire: Wire, where: str) -> Codec | None:
 def codings(how: Summing, bucket: Bucket) -> tuple[Coding, ...]:
     """What is made of a bucket before it is sent, one after the other; of several rounds at once, unless a round begins
     with what the one before came to. Raises PlanError for a codec that is none."""
-    codec = at(how.wire, "end")
+    codec = codec_at(how.wire, "end")
     if codec is None or bucket.name == WEIGHT:
         return ()
     spec, dtype, name = spec_of(check_codec(codec)), message_dtype(codec, bucket.dtype), f"{bucket.name}.{codec.name}"
@@ -113,7 +109,7 @@ def of_parts(coding: Coding, bucket: Bucket) -> Coding:
 
 def sender(wire: Wire) -> Codec | None:
     """The codec of what workers send."""
-    return at(wire, "end") or at(wire, "server")
+    return codec_at(wire, "end") or codec_at(wire, "server")
 
 
 def upward(wire: Wire, bucket: Bucket) -> Coding | None:
@@ -124,7 +120,7 @@ def upward(wire: Wire, bucket: Bucket) -> Coding | None:
 
 def downward(wire: Wire, bucket: Bucket) -> Coding | None:
     """What a server makes of the sum of all, if it answers with that (QU-05) and not with weights."""
-    codec = at(wire, "server")
+    codec = codec_at(wire, "server")
     return coding_of(codec, bucket, f"{bucket.name}.{codec.name}.down") if codec else None
 
 
@@ -164,7 +160,7 @@ def summed(how: Summing, label: str, bucket: Bucket, lane: str, pack: str = "") 
     wire, groups, space = how.wire, (how.group,), how.space
     made, packed, last = codings(how, bucket), After(pack or f"P{label}"), f"A{label}"
     if not made:
-        hop = None if bucket.name == WEIGHT else at(wire, "hop")
+        hop = None if bucket.name == WEIGHT else codec_at(wire, "hop")
         algorithm = algorithm_for(all_numbers(wire), bucket.size)
         algorithm = "ring" if hop and algorithm == BACKEND else algorithm
         whole = Collective(Kind.ALL_REDUCE, bucket.name, groups, space, algorithm, hop and check_codec(hop))
@@ -175,7 +171,7 @@ def summed(how: Summing, label: str, bucket: Bucket, lane: str, pack: str = "") 
     if of_streams(algorithm_for(wire, bucket.size)):
         own = Instruction(f"D{label}", Decode(bucket.name, made[0].name, (), space), DECODE, (After(encode.name),))
         algorithm, density = algorithm_for(wire, bucket.size), density_of(made[0].codec, bucket.elements)
-        hop = at(wire, "hop")
+        hop = codec_at(wire, "hop")
         chosen = Collective(Kind.ALL_REDUCE, bucket.name, groups, space, algorithm, hop and check_codec(hop), density)
         return Agreement((*ahead, encode), (own, Instruction(last, chosen, lane, (After(own.name),))), last)
     held = encode.act.space if isinstance(encode.act, Encode) else space
@@ -213,23 +209,6 @@ def encoding(
     return [*ahead, Instruction(f"E{label}", encode, "compute", (*after, After(ahead[-1].name)))]
 
 
-def coded_twice(wire: Wire) -> bool:
-    """Whether one codec chooses entries and another encodes the results of their sum, which travel whole (DSAR)."""
-    places = [codec.where for codec in wire.codecs]
-    return sorted(places) == ["end", "hop"] and not wire.by_size and hands_whole(wire.collective)
-
-
-def check_streams(plan: Plan) -> None:
-    """Raises PlanError where chosen entries are to be summed, and no codec at the end chooses any."""
-    for wire in (sync.wire for sync in plan.sync):
-        algorithm = next(filter(of_streams, (wire.collective, *(one for _, one in wire.by_size))), "")
-        codec = at(wire, "end")
-        if algorithm and not (codec and spec_of(codec).sparse):
-            why = f"{codec.name} speaks of all numbers" if codec else "no codec chooses any at the end"
-            found = ", ".join(name for name, spec in SPECS.items() if spec.sparse)
-            raise PlanError(f"{plan.name}: {algorithm} sums chosen entries, and {why}; use one of the codecs {found}")
-
-
 def bounded_alone(draft: Draft, first: dict[str, tuple[Instruction, ...]]) -> dict[str, tuple[Instruction, ...]]:
     """What follows each Pack, where encoding waits for a bound on the worker's own gradient."""
     codec = sender(draft.sync.wire)
@@ -241,50 +220,6 @@ def bounded_alone(draft: Draft, first: dict[str, tuple[Instruction, ...]]) -> di
     return {packs[-1].name: (Instruction("K", clip, "compute", packs), *(i for each in first.values() for i in each))}
 
 
-def ahead_gap(plan: Plan) -> tuple[bool, str]:
-    """(whether a plan that sums gradients asks for it, what) of momentum that goes ahead of no codec."""
-    ahead = momentum_ahead(plan.update)[0] > 0
-    coded = bool(plan.sync) and not alone(plan) and sender(plan.sync[0].wire) is not None
-    return ahead and not coded, "momentum ahead of a codec where there is none"
-
-
-def weight_gap(graph: Graph, plan: Plan) -> tuple[bool, str]:
-    """(whether the plan asks for it, what) of sums with a weight that are encoded before their weight is known: nothing
-    that a codec holds back of one minibatch is worth as much in the next, nor is a number of its own."""
-    codecs = plan.sync[0].wire.codecs if plan.sync and plan.memory.shard is not Shard.NONE else ()
-    kept = any(codec.error_feedback or (codec.name in SPECS and spec_of(codec).absolute) for codec in codecs)
-    return kept and graph.weight is not None, (
-        "a codec with a memory or numbers of its own, where the loss is a sum with a weight, with sharded state"
-    )
-
-
-def own_gradient_gaps(plan: Plan) -> Iterator[tuple[bool, str]]:
-    """(whether a plan asks for it, what) of codecs that look at all of a worker's gradient, where stages or owners have
-    parts of it, or changes of weights are encoded."""
-    changes = bool(plan.sync) and plan.sync[0].payload is Payload.DELTA
-    where = "between stages" if plan.stages else "of changes" if changes else "with sharded state"
-    codec = sender(plan.sync[0].wire) if plan.sync else None
-    yield momentum_ahead(plan.update)[0] > 0, f"momentum ahead of a codec {where}"
-    bounded = codec is not None and codec.name in SPECS and bound_of(codec, 1) > 0
-    yield bounded, f"a bound on each worker's own gradient ahead of a codec {where}"
-    in_rounds = codec is not None and codec.name in SPECS and spec_of(codec).counts is not None
-    yield in_rounds and plan.memory.shard is not Shard.NONE, "codecs in rounds with sharded state"
-
-
-def coded_gaps(plan: Plan, dropped: bool) -> Iterator[tuple[bool, str]]:
-    """(whether a plan whose servers go ahead asks for it, what) of codecs; of a gradient that is left out nobody keeps
-    what its codec held back of others."""
-    sync = plan.sync[0]
-    codec = sender(sync.wire)
-    known = codec is not None and codec.name in SPECS
-    yield codec is not None and dropped, "codecs where late gradients are dropped"
-    yield at(sync.wire, "server") is not None, "coded answers of servers that go ahead"
-    other = sync.payload not in (Payload.GRADIENT, Payload.DELTA)
-    yield codec is not None and other, f"codecs of {sync.payload} at servers"
-    bounded = codec is not None and known and bound_of(codec, 1) > 0
-    yield bounded, "a bound on each worker's own gradient ahead of a codec at servers that go ahead"
-
-
 def codings_of(draft: Draft) -> tuple[Coding, ...]:
     """The codings of all buckets."""
     wire = draft.sync.wire
@@ -293,13 +228,3 @@ def codings_of(draft: Draft) -> tuple[Coding, ...]:
         return tuple(coding for coding in both if coding)
     how = summing(draft)
     return tuple(coding for bucket in draft.buckets for coding in codings(how, bucket))
-
-
-def server_gaps(graph: Graph, plan: Plan) -> Iterator[tuple[bool, str]]:
-    """(whether a plan that agrees through servers in lockstep asks for it, what) of codecs that these cannot use."""
-    wires = plan.sync[0].wire.codecs
-    counted = any(codec.name in SPECS and spec_of(codec).counts for codec in wires)
-    yield counted, "codecs in rounds through servers"
-    yield any(codec.where == "hop" for codec in wires), "a codec of every hop through servers; use where=end"
-    yield len({codec.where for codec in wires}) < len(wires), "several codecs, one after the other"
-    yield bool(graph.clip_norm) and at(plan.sync[0].wire, "server") is not None, "coded answers of a bounded norm"

@@ -12,7 +12,14 @@ from partita.errors import LoweringError
 from partita.graph.graph import Graph
 from partita.lowering.async_servers import loose_gaps
 from partita.lowering.chain import chain_gaps
-from partita.lowering.coding import ahead_gap, check_streams, coded_twice, own_gradient_gaps, server_gaps, weight_gap
+from partita.lowering.coding_gaps import (
+    ahead_gap,
+    check_streams,
+    coded_twice,
+    own_gradient_gaps,
+    server_gaps,
+    weight_gap,
+)
 from partita.lowering.coupled import check_coupled
 from partita.lowering.factors import base_of, factor_gaps
 from partita.lowering.local_updates import corrections_gap, local_gaps, steps_alone
