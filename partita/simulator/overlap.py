@@ -27,7 +27,7 @@ from typing import Final
 
 import numpy as np
 
-from partita.arrays import Reals
+from partita.arrays import Ints, Reals
 from partita.cost.costs import Costs
 from partita.cost.demand import demand_of, hop_parts
 from partita.cost.wiring import PASSES, circle_of
@@ -96,37 +96,64 @@ def extra_seconds(
     something together wait for the slowest of them."""
     found, more, fast = np.zeros(len(start)), np.zeros(len(start)), speeds(costs, layout.program)
     for role in layout.program.roles:
-        at, moved = layout.at(role), moves.get(role.name, [])
-        computes = np.flatnonzero(role.computing)
-        leads = np.array([k for k in computes.tolist() if role.instructions[k].lane == role.leading], np.int64)
-        for kind in range(at.shape[2]) if moved else ():
-            busy = at[:, computes, kind].ravel()
-            moments, computed = _busy(start[busy], end[busy])
-            for move in moved:
-                if move.factor == 1.0:
-                    continue
-                mine = at[:, move.place, kind]
-                own = end[mine] - start[mine] - extra[mine]
-                progress = moments - (1 - 1 / move.factor) * computed
-                done = np.interp(np.interp(start[mine], moments, progress) + own, progress, moments)
-                found[mine] = np.maximum(found[mine], done - start[mine] - own)
-            first = layout.kinds[role.name][kind]
+        moved = moves.get(role.name, [])
+        for kind, first in enumerate(layout.kinds[role.name].tolist() if moved else ()):
+            at = layout.at(role)[:, :, kind]
+            busy = at[:, np.flatnonzero(role.computing)].ravel()
+            computing = _busy(start[busy], end[busy])
+            _held_up(moved, at, computing, start, end, extra, found)
             if sums := [move for move in moved if any(move.behind)]:
-                mine, device = at[:, [move.place for move in sums], kind], costs.cluster.devices[first]
+                device = costs.cluster.devices[first]
                 rested = costs.wiring.rested / (device.pace / device.speed)  # by the clock
-                part = np.maximum(1.0 - _computed_since(start[mine], end[mine], moments, computed) / rested, 0.0)
-                waits, cores = np.array([move.behind for move in sums]).T
-                found[mine] = np.maximum(found[mine], part * waits)
-                more[mine] = np.maximum(more[mine], part * cores / fast[first])
-            places = at[:, [move.place for move in moved], kind]
-            felt = 0.0 if _serves(role) else 1.0
-            for met_by, each in ((computes, [felt * m.disturbance for m in moved]), (leads, [m.coding for m in moved])):
-                busy = at[:, met_by, kind].ravel()
-                spent = _poured(start[places.ravel()], end[places.ravel()], np.tile(each, len(places)))
-                more[busy] += _met(start[busy], end[busy], spent) / fast[first]
+                _right_behind(sums, at, computing, rested, fast[first], start, end, found, more)
+            _disturbed(role, moved, at, fast[first], start, end, more)
         if moved and _serves(role):
             _felt_beside(layout, role, moved, costs, start, end, more)
     return found, more
+
+
+def _held_up(
+    moved: list[Move], at: Ints, computing: tuple[Reals, Reals], start: Reals, end: Reals, extra: Reals, found: Reals
+) -> None:  # fmt: skip
+    """Put into `found` the seconds that what a rank moves takes longer beside its own computing, in the activities `at`
+    of shape [rounds, instructions]."""
+    moments, computed = computing
+    for move in moved:
+        if move.factor == 1.0:
+            continue
+        mine = at[:, move.place]
+        own = end[mine] - start[mine] - extra[mine]
+        progress = moments - (1 - 1 / move.factor) * computed
+        done = np.interp(np.interp(start[mine], moments, progress) + own, progress, moments)
+        found[mine] = np.maximum(found[mine], done - start[mine] - own)
+
+
+def _right_behind(
+    sums: list[Move], at: Ints, computing: tuple[Reals, Reals], rested: Seconds, speed: float, start: Reals,
+    end: Reals, found: Reals, more: Reals,
+) -> None:  # fmt: skip
+    """Put into `found` and `more` what sums take longer right behind others, less the more is computed between them:
+    nothing after `rested` seconds of that."""
+    mine = at[:, [move.place for move in sums]]
+    part = np.maximum(1.0 - _computed_since(start[mine], end[mine], *computing) / rested, 0.0)
+    waits, cores = np.array([move.behind for move in sums]).T
+    found[mine] = np.maximum(found[mine], part * waits)
+    more[mine] = np.maximum(more[mine], part * cores / speed)
+
+
+def _disturbed(
+    role: Role, moved: list[Move], at: Ints, speed: float, start: Reals, end: Reals, more: Reals
+) -> None:  # fmt: skip
+    """Add to `more` what computing takes longer beside what its rank moves, and the leading lane's beside what others
+    code."""
+    computes = np.flatnonzero(role.computing)
+    leads = np.array([k for k in computes.tolist() if role.instructions[k].lane == role.leading], np.int64)
+    places = at[:, [move.place for move in moved]]
+    felt = 0.0 if _serves(role) else 1.0
+    for met_by, each in ((computes, [felt * m.disturbance for m in moved]), (leads, [m.coding for m in moved])):
+        busy = at[:, met_by].ravel()
+        spent = _poured(start[places.ravel()], end[places.ravel()], np.tile(each, len(places)))
+        more[busy] += _met(start[busy], end[busy], spent) / speed
 
 
 def _serves(role: Role) -> bool:
