@@ -38,9 +38,15 @@ class ReplicaGroup:
 
 @dataclass(frozen=True)
 class Draft:
-    """What later passes add to: the layouts, the groups of workers, and how a group computes.
+    """How the workers of one phase compute: what each way to agree adds its messages and updates to.
 
-    `needs` has for each forward segment the buckets that it is the first to read.
+    graph, plan  the step, and the plan of the phase
+    buckets      gradients that travel together, in the order in which backward completes them
+    groups       workers that take equally many samples
+    segments     runs of operators, for each number of samples that is needed
+    batch        samples of a minibatch
+    needs        for each forward segment the buckets that it is the first to read
+    factors      the layers whose gradients travel as factors, if there are any
     """
 
     graph: Graph
