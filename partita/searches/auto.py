@@ -58,12 +58,17 @@ MOST_STAGES: Final = 192
 
 @dataclass(frozen=True)
 class Shortlist:
-    """The part of a grid that is worth simulating: `plans`, best first.
+    """The part of a grid that is worth simulating.
 
-    Of the points of `estimates`, `fitting` fit by formula. The plans take `seconds` and `memory` bytes by formula; the
-    fastest point of all, whether it fits or not, takes `fastest`. `points` are the rows of the grid that the plans are
-    from; `costs` are those that priced them, by data sheets that the costs `measured` calibrated, if any were;
-    `refused` has (call, reason).
+    plans            best first
+    points           the rows of the grid that they are from
+    seconds, memory  a step, and bytes of the fullest rank, of each by formula
+    estimates        all points by formula
+    fitting          how many of all fit, by formula
+    fastest          a step of the fastest of all, whether it fits or not
+    costs            the costs that priced them, by data sheets
+    measured         costs that calibrated these; None: none did
+    refused          (call, why it is no point)
     """
 
     plans: tuple[Plan, ...]

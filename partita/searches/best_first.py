@@ -36,10 +36,14 @@ SMALL: Final = 2**16  # instructions of all ranks, up to which more are clocked 
 
 @dataclass(frozen=True)
 class BestFirst:
-    """What the search found: the `candidates` that were faster than all before, each in turn, those that fit last, and
-    the `points` of all; how many were `clocked` to find them; and `bound`, which no point that fits takes less than:
-    the fastest one's step, unless MOST_CLOCKED points, or SMALL ones, were too few to tell. `costs` also has operators
-    in batches that no plan before had."""
+    """What the search found.
+
+    candidates, points  plans that were faster than all before, each in turn, those that fit last; and their points
+    clocked             how many plans were simulated to find them
+    bound               no point that fits has a shorter step: the fastest one's, unless MOST_CLOCKED points, or SMALL
+                        ones, were too few to tell
+    costs               those given, and of operators in batches that no plan before had
+    """
 
     candidates: tuple[Candidate, ...]
     clocked: int

@@ -82,9 +82,12 @@ def estimates_of(graph: Graph, cluster: Cluster, costs: Costs, space: Space, cut
 
 @dataclass(frozen=True, eq=False)
 class StepTerms:
-    """The terms of a step, each a number for every point; `pace`, `own` and what else is said to be a microbatch's.
-    `recomputed` has `recomputed_shares` of steps without stages and with them, `tied` the `tied_sums` of the points;
-    links are `width` times as wide."""
+    """The terms of a step by formula; each property has shape [points], and is of one microbatch where it says so.
+
+    recomputed  `recomputed_shares` of a step without stages, and with them
+    tied        `tied_sums` of the points
+    width       how many times as wide links are
+    """
 
     graph: Graph
     cluster: Cluster
@@ -250,40 +253,41 @@ class StepTerms:
 
     @cached_property
     def pace(self) -> Reals:
-        """Seconds from one microbatch to the next."""
+        """Seconds from one microbatch to the next, where a rank has several under way."""
         port = self.ends / 2 * self.transfer[2] + self.collectives * self.half[2]
         found: Reals = np.max([self.own, self.chain, self.collectives * self.half[0], port, self.transfer[0]], axis=0)
         return found
 
     @cached_property
     def chain(self) -> Reals:
-        """Passes, and gathers that nothing is computed beside."""
+        """Seconds of a microbatch's passes on one rank, and of gathers that nothing is computed beside."""
         return self.work + self.packing + self.waits * self.half[0]
 
     @cached_property
     def round_trip(self) -> Reals:
-        """The way through all stages and back."""
+        """Seconds of a microbatch through all stages and back."""
         stages = self.pipe * self.chunks
         return self.pipe * (self.chain - self.work) + self.work + self.others + 2 * (stages - 1) * self.transfer[0]
 
     @cached_property
     def deferred(self) -> Reals:
-        """What of the way there and back may wait: W, but for the first place's own, which ends its round."""
+        """Seconds of the round trip that may be put off: gradients of weights (W), but for those of the first place,
+        which end its round."""
         found: Reals = self.others * np.where(self.space.ordered(Order.ZERO_BUBBLE), THIRD, 0.0)
         return found
 
     @cached_property
     def ramp(self) -> Reals:
-        """The way of one microbatch through the other places; where W may wait it is not in the way, and other
-        microbatches fill some of what is left."""
+        """Seconds in which the pipe fills and drains: of one microbatch through the other places. Where W is put off it
+        is not among them, and W of other microbatches fill some of what is left."""
         others, filled = self.others, THIRD * np.minimum(self.pipe - 1, self.m - 1) * self.work
         computed = np.where(self.space.ordered(Order.ZERO_BUBBLE), 2 * THIRD * others - filled, others / self.chunks)
         return np.where(self.pipe > 1, np.maximum(computed, 0.0) + 2 * (self.pipe - 1) * self.transfer[0], 0.0)
 
     @cached_property
     def stalled(self) -> Reals:
-        """What those wait that may not be under way: a place starts no more than the pipe is long before the first of
-        them is back (1F1B), and (chunks + 1) / chunks as many where it goes round several times."""
+        """Seconds in which a place may not begin another microbatch: it begins no more than the pipe is long before
+        the first of them is back (1F1B), and (chunks + 1) / chunks as many where it goes round several times."""
         chunks, round_trip = self.chunks, self.round_trip - self.deferred
         room = np.where(chunks > 1, self.pipe * (chunks + 1) / chunks, self.pipe)
         late = np.maximum(round_trip / room - self.pace, 0.0) * np.maximum(self.m - room, 0.0)
@@ -291,8 +295,8 @@ class StepTerms:
 
     @cached_property
     def exposed(self) -> Reals:
-        """What is not hidden of what travels once, and of what the last microbatch sends: the last bucket's, and what
-        the last backward pass is too short for."""
+        """Seconds of a step's last collectives that nothing is computed beside: those of the last bucket, and what the
+        last backward pass is too short for."""
         buckets = self.buckets
         seconds = (self.sharded(ONCE) + self.sharded(LAST)) * buckets * self.half[0]
         hidden = (1 - THIRD) * self.work / np.where(self.pipe > 1, self.chunks, 1.0)

@@ -41,7 +41,7 @@ class Sections:
 
     @cached_property
     def count(self) -> int:
-        """Blocks."""
+        """How many blocks there are."""
         return len(numbered(self.graph)[0]) + 1
 
     @cached_property
@@ -52,12 +52,12 @@ class Sections:
 
     @cached_property
     def kind(self) -> Ints:
-        """Of each operator; a copy's is its original's."""
+        """The kind of each operator of the step; a copy's is its original's."""
         return np.array(kinds_of(self.graph).number)[self.original]
 
     @cached_property
     def block(self) -> Ints:
-        """Of each operator of the step; a copy's is its original's."""
+        """The block of each operator of the step; a copy's is its original's."""
         return numbered(self.graph)[1][self.original]
 
     @cached_property

@@ -86,7 +86,7 @@ class Rings:
 
 
 def flowing(columns: Columns) -> Columns:
-    """Without the demands of nothing."""
+    """The columns without demands of 0."""
     flows = columns["amount"].astype(np.float64) > 0
     return columns | {name: columns[name][flows] for name in ("at", "resource", "amount", "times") if name in columns}
 

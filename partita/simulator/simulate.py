@@ -45,7 +45,8 @@ ASYNC_ROUNDS = 28  # rounds where workers go at their own pace, and a ledger is 
 
 @dataclass(frozen=True, slots=True)
 class LiveBytes:
-    """Of a rank: the `peak`, bytes `over` time as (seconds, bytes), and the `parts` of each of these by purpose."""
+    """The memory of a rank: bytes at the `peak`, bytes `over` time as (seconds, bytes), and the `parts` of each of
+    these by purpose."""
 
     peak: Bytes
     over: tuple[tuple[Seconds, Bytes], ...]
@@ -112,7 +113,7 @@ class Clocked:
 
     @cached_property
     def seconds(self) -> Seconds:
-        """Of a step in the steady state: in lockstep no less than in which each quota gives what a step takes of it.
+        """Seconds of a step in the steady state: in lockstep no fewer than each quota needs to give what a step takes.
         What was in it at the start may outlast the rounds that are clocked, where steps are short."""
         rows = map(processor, self.setting.ports.cluster.devices)
         quotas = [(core, rate) for core, (rate, _, burst) in zip(self.cores, rows, strict=False) if burst]
@@ -120,8 +121,8 @@ class Clocked:
 
     @cached_property
     def pace(self) -> Seconds:
-        """Of a step, by when the rounds that are clocked end. In lockstep it is that of the slowest rank: the first of
-        a pipeline, that nothing comes back to, run ahead of the others."""
+        """Seconds of a step, by when the rounds that are clocked end. In lockstep those of the slowest rank: the first
+        ranks of a pipeline, to which nothing comes back, run ahead of the others."""
         program, rounds, warmup = self.setting.program, self.layout.rounds - AFTER, self.warmup
         ends = {role.name: _round_ends(self.layout, role, self.end)[:rounds] for role in program.roles}
         if lockstep(program):

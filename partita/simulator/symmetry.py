@@ -34,13 +34,13 @@ class Symmetry:
 
 
 def no_symmetry(program: Program, ports: Ports, transfers: Transfers) -> Symmetry:
-    """Nobody is like another."""
+    """The Symmetry of a Program in which no rank, transfer or resource is like another."""
     return Symmetry(np.arange(program.size), np.arange(len(transfers.latency)), np.arange(ports.resources.size))
 
 
 def symmetry_of(program: Program, costs: Costs, ports: Ports, transfers: Transfers) -> Symmetry:
-    """Where anything is decided by who comes first, ties are broken by number, and so nobody is like another; nor on
-    emulated clusters, which are small and whose devices share cores."""
+    """Which ranks, transfers and resources go through the same. None do where anything is decided by who comes first,
+    since ties are broken by number; none are looked for on emulated clusters, which are small and share cores."""
     chooses = any(lane.policy is not Policy.ORDER for role in program.roles for lane in role.lanes)
     if chooses or ports.hosts or any(i.need or i.gate for _, i in program.instructions()):
         return no_symmetry(program, ports, transfers)
@@ -63,8 +63,8 @@ def symmetry_of(program: Program, costs: Costs, ports: Ports, transfers: Transfe
 
 
 def without_idle_ports(transfers: Transfers, ports: Ports) -> Transfers:
-    """Without the demands of ports that can hold nobody back: some other port has the same users, and each of them
-    takes at least as much of that one's rate. Of a ring's ports about one is left."""
+    """The transfers without the demands of ports that can hold nobody back: some other port has the same users, and
+    each of them takes at least as much of that one's rate. Of a ring's ports about one is left."""
     table, own = ports.resources, ports.cluster.size
     chosen = np.flatnonzero((transfers.resource >= own) & (transfers.resource < len(ports.table[0])))
     chosen = chosen[np.lexsort((transfers.at[chosen], transfers.resource[chosen]))]
