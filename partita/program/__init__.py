@@ -9,6 +9,7 @@ the Program
     scaling       factors and bounds of gradients
     update_units  pieces that are updated as one tensor
     verify        the rules that every Program keeps
+    play          a Program played with tokens: whether it ends
 how it goes on
     gate          instructions that start together
     flight        what an instruction has in flight

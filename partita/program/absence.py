@@ -33,20 +33,17 @@ from partita.program.program import Program, Role
 
 def concerns(role: Role, rank: int, instruction: Instruction) -> frozenset[int]:
     """The one other rank that an instruction of `rank` involves, as a set; empty if it involves none or several."""
-    act, found = instruction.act, set[int]()
-    if isinstance(act, Send):
-        found = {role.mine(act.to, rank)}
-    elif isinstance(act, Receive):
-        found = {role.mine(act.source, rank)}
-    elif isinstance(act, Apply):
-        found = {act.source}
-    elif isinstance(act, Snapshot):
-        found = {act.to}
-    elif isinstance(act, Mix):
-        found = {role.mine(term.peer, rank) if term.space is Space.INBOX else rank for term in act.terms}
-    elif isinstance(act, Mark):
-        waits = [concerns(role, rank, role.on_name[after.name]) for after in instruction.after]
-        found = set[int]().union(*waits) if all(waits) else found
+    found = set[int]()
+    match instruction.act:
+        case Send(to=peer) | Receive(source=peer):
+            found = {role.mine(peer, rank)}
+        case Apply(source=peer) | Snapshot(to=peer):
+            found = {peer}
+        case Mix(terms=terms):
+            found = {role.mine(term.peer, rank) if term.space is Space.INBOX else rank for term in terms}
+        case Mark():
+            waits = [concerns(role, rank, role.on_name[after.name]) for after in instruction.after]
+            found = set[int]().union(*waits) if all(waits) else found
     return frozenset(found - {rank}) if len(found) == 1 else frozenset()
 
 

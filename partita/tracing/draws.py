@@ -93,30 +93,31 @@ def keyed_random(target: str, arguments: Sequence[Any], empty: Tensor, uniform: 
     """
     kind, u = target.split(".")[1].removesuffix("_functional").rstrip("_"), uniform.to(empty.device).double()
     numbers = [a for a in arguments if isinstance(a, int | float) and not isinstance(a, bool)]
-    if kind == "bernoulli":
-        default = 0.5 if target.endswith((".p", ".float")) else arguments[0]
-        drawn = u < next(iter([*numbers, *(a for a in arguments[1:] if isinstance(a, Tensor)), default]))
-    elif kind in ("rand", "rand_like"):
-        drawn = u
-    elif kind == "uniform":
-        low, high = (*numbers, 0.0, 1.0)[:2] if len(numbers) != 1 else (numbers[0], 1.0)
-        drawn = low + u * (high - low)
-    elif kind in ("randn", "randn_like", "normal"):
-        given = list(arguments[:2]) if "Tensor" in target else numbers  # a mean, a deviation or both as tensors
-        mean, deviation = (given + [0.0, 1.0][len(given) :])[:2]
-        drawn = mean + deviation * torch.special.ndtri(u.clamp(2.0**-25, 1 - 2.0**-25))
-    elif kind == "exponential":
-        drawn = -torch.log1p(-u) / (numbers[0] if numbers else 1.0)
-    elif kind in ("randint", "randint_like"):
-        low, high = numbers if len(numbers) == 2 else (0, numbers[0])
-        drawn = (low + u * (high - low)).floor()
-    elif kind == "multinomial" and (empty.shape[-1] == 1 or True in arguments[2:]):
-        edges = arguments[0].double().cumsum(-1)  # of each outcome's part of a line
-        drawn = torch.searchsorted(edges, u * edges[..., -1:], right=True)
-    elif kind == "randperm":
-        drawn = u.argsort()
-    else:
-        raise _unkeyed(target)
+    match kind:
+        case "bernoulli":
+            default = 0.5 if target.endswith((".p", ".float")) else arguments[0]
+            drawn = u < next(iter([*numbers, *(a for a in arguments[1:] if isinstance(a, Tensor)), default]))
+        case "rand" | "rand_like":
+            drawn = u
+        case "uniform":
+            low, high = (*numbers, 0.0, 1.0)[:2] if len(numbers) != 1 else (numbers[0], 1.0)
+            drawn = low + u * (high - low)
+        case "randn" | "randn_like" | "normal":
+            given = list(arguments[:2]) if "Tensor" in target else numbers  # a mean, a deviation or both as tensors
+            mean, deviation = (given + [0.0, 1.0][len(given) :])[:2]
+            drawn = mean + deviation * torch.special.ndtri(u.clamp(2.0**-25, 1 - 2.0**-25))
+        case "exponential":
+            drawn = -torch.log1p(-u) / (numbers[0] if numbers else 1.0)
+        case "randint" | "randint_like":
+            low, high = numbers if len(numbers) == 2 else (0, numbers[0])
+            drawn = (low + u * (high - low)).floor()
+        case "multinomial" if empty.shape[-1] == 1 or True in arguments[2:]:
+            edges = arguments[0].double().cumsum(-1)  # of each outcome's part of a line
+            drawn = torch.searchsorted(edges, u * edges[..., -1:], right=True)
+        case "randperm":
+            drawn = u.argsort()
+        case _:
+            raise _unkeyed(target)
     return drawn.to(empty.dtype)
 
 
