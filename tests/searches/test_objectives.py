@@ -20,7 +20,7 @@ from partita.searches.candidate import recipe_of
 from partita.searches.exhaustive import exhaustive, grid
 from partita.searches.explaining import break_even, widened
 from partita.searches.finals import FINALISTS, OF_ONE_RECIPE, finalists, judged, plainest
-from partita.searches.objective import OBJECTIVES, objective_value
+from partita.searches.objective import OBJECTIVES, objective_value, objective_values
 from partita.searches.search import Search
 from tests.priced import priced, signatures, whole_cores
 from tests.small import two_layers
@@ -56,6 +56,16 @@ def test_money_counts_the_devices_that_a_plan_occupies() -> None:
     assert f"it would cost {ratio:.2f} times as much" in other.explanation
     least = found(whole_cores(4, 1e9), "memory").candidates
     assert [max(c.timeline.memory) for c in least] == sorted(max(c.timeline.memory) for c in least)
+
+
+def test_by_formula_money_is_that_of_the_first_devices_too() -> None:
+    cluster = whole_cores(4, 1e9)
+    devices = tuple(replace(d, price=price) for d, price in zip(cluster.devices, (1.0, 1.0, 10.0, 10.0), strict=True))
+    cluster = replace(cluster, root=replace(cluster.root, members=devices))
+    estimates = shortlist_of(two_layers(), cluster).estimates
+    hourly = [(0.0, 1.0, 2.0, 12.0, 22.0)[int(many)] for many in estimates.devices]
+    assert {1.0, 22.0} <= set(hourly)
+    assert objective_values(estimates, cluster, "cost") == pytest.approx(estimates.seconds * hourly / 3600)
 
 
 def test_money_needs_prices_and_objectives_are_known() -> None:
