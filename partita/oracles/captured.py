@@ -15,10 +15,11 @@ import torch
 from partita.graph.batch import substitute
 from partita.graph.graph import TANGENT, Graph
 from partita.oracles.reference import Reference
-from partita.runtime.draws import DRAWS, Draws
+from partita.runtime.draws import DRAWS
 from partita.runtime.feed import default_floats
 from partita.runtime.segment import compile_segment, key
 from partita.runtime.state import constant_of
+from partita.tracing.draws import Draws
 from partita.tracing.prepare import DTYPES
 
 Code = Callable[[dict[str, Any], dict[str, torch.Tensor]], None]

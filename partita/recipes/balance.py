@@ -106,6 +106,11 @@ def numbered(graph: Graph) -> tuple[tuple[Cut, ...], Ints]:
     return graph.once("numbered", lambda: _numbered(graph))
 
 
+def block_count(graph: Graph) -> int:
+    """How many blocks there are between cuts."""
+    return len(numbered(graph)[0]) + 1
+
+
 def _numbered(graph: Graph) -> tuple[tuple[Cut, ...], Ints]:
     cuts = narrow(graph, legal_cuts(graph))
     starts = [0, *(cut.position for cut in cuts)]

@@ -44,7 +44,7 @@ from partita.runtime.bounds import clip, norm
 from partita.runtime.buffers import change, settle
 from partita.runtime.coding import HopCode, collect, decode, encode, receive_coding, send_coding
 from partita.runtime.desync import check_collective
-from partita.runtime.draws import DRAWS, Draws
+from partita.runtime.draws import DRAWS
 from partita.runtime.feed import check_shapes, default_floats
 from partita.runtime.finite import check_loss, check_outgoing, check_update
 from partita.runtime.membership import droppable, other_end
@@ -56,6 +56,7 @@ from partita.runtime.serving import apply, mark, snapshot
 from partita.runtime.state import counted, rows, shaped
 from partita.runtime.tolerant_sum import tolerant_sum
 from partita.runtime.values import receive_values, send_values
+from partita.tracing.draws import Draws
 from partita.transport.hops import by_schedule
 from partita.transport.streams import by_streams
 from partita.transport.transport import Pending, Steps

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any, Final
 
 import torch
@@ -14,22 +13,9 @@ from partita.kernels import attention
 from partita.kernels.dropping import hashed
 from partita.runtime.generators import ALONE
 from partita.tracing import dropped_attention
-from partita.tracing.draws import check_keyed, keyed_dropout, keyed_random, keyed_uniform
+from partita.tracing.draws import Draws, check_keyed, keyed_dropout, keyed_random
 
 DRAWS: Final = "draws"
-
-
-@dataclass(frozen=True, slots=True)
-class Draws:
-    """What the keyed random numbers of an environment depend on besides the operator."""
-
-    seed: int
-    step: int
-    samples: tuple[int, ...]
-
-    def uniform(self, shape: Sequence[int], key: int, along: int) -> torch.Tensor:
-        """Uniform random numbers of a shape whose dimension `along` is that of the samples."""
-        return keyed_uniform(shape, self.seed, self.step, key, self.samples, along=along)
 
 
 def dropout(

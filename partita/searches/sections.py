@@ -22,7 +22,7 @@ from partita.graph.operator import Ref
 from partita.graph.recompute import AGAIN
 from partita.lowering.recomputation import step_by_rule
 from partita.plan.memory import Recompute
-from partita.recipes.balance import numbered
+from partita.recipes.balance import block_count, numbered
 from partita.searches.tied_parameters import shared_additions
 
 
@@ -42,7 +42,7 @@ class Sections:
     @cached_property
     def count(self) -> int:
         """How many blocks there are."""
-        return len(numbered(self.graph)[0]) + 1
+        return block_count(self.graph)
 
     @cached_property
     def original(self) -> Ints:

@@ -19,7 +19,7 @@ from partita.graph.graph import Graph
 from partita.graph.homes import homes_of
 from partita.plan.memory import Recompute
 from partita.plan.schedule import Order
-from partita.recipes.balance import blocks_of, by_time, by_time_each, numbered
+from partita.recipes.balance import block_count, blocks_of, by_time, by_time_each, numbered
 from partita.recipes.pipeline import bandwidth_between
 from partita.searches.circulation import GRADIENTS, OPTIMIZER, PARAMETERS
 from partita.searches.link_speeds import LinkSpeeds, with_burst
@@ -211,8 +211,8 @@ class StageCosts:
 
     @property
     def count(self) -> int:
-        """Blocks."""
-        return len(numbered(self.graph)[0]) + 1
+        """How many blocks there are."""
+        return block_count(self.graph)
 
     @cached_property
     def state(self) -> BlockState:

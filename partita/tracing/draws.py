@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -72,6 +72,19 @@ def keyed_uniform(
     rows = [shape[along] // len(samples), *shape[:along], *shape[along + 1 :]]
     drawn = torch.cat([_draw(rows, seed, step, key, sample) for sample in samples])
     return drawn.movedim(0, along).float() * 2.0**-BITS
+
+
+@dataclass(frozen=True, slots=True)
+class Draws:
+    """What the keyed random numbers of an environment depend on besides the operator."""
+
+    seed: int
+    step: int
+    samples: tuple[int, ...]
+
+    def uniform(self, shape: Sequence[int], key: int, along: int) -> Tensor:
+        """Uniform random numbers of a shape whose dimension `along` is that of the samples."""
+        return keyed_uniform(shape, self.seed, self.step, key, self.samples, along=along)
 
 
 def _draw(shape: Sequence[int], seed: int, step: int, key: int, sample: int) -> Tensor:
@@ -146,13 +159,13 @@ class KeyedDraws(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __init__(self, seed: int, step: int, samples: Sequence[int], dims: Mapping[int, int] = NOTHING) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.seed, self.step, self.samples, self.dims, self.key = seed, step, tuple(samples), dims, 0
+        self.draws, self.dims, self.key = Draws(seed, step, tuple(samples)), dims, 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if str(func) in (DROPPING, DROPPING_BACKWARD):
             state = self._next() if str(func) == DROPPING else None
-            with dropped_attention.drawing(dropped_attention.keyed(self._keyed), state):
+            with dropped_attention.drawing(dropped_attention.keyed(self.draws.uniform), state):
                 return func(*args)
         if not is_random(func):
             return func(*args, **kwargs)
@@ -164,12 +177,9 @@ class KeyedDraws(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return empty.copy_(drawn) if func._schema.is_mutable else drawn
 
     def _uniform(self, shape: Sequence[int]) -> Tensor:
-        return self._keyed(shape, *self._next().tolist())
+        return self.draws.uniform(shape, *self._next().tolist())
 
     def _next(self) -> Tensor:
         """The key of the next random operator, and the dim of its samples."""
         self.key += 1
         return torch.tensor([self.key - 1, self.dims.get(self.key - 1, 0)])
-
-    def _keyed(self, shape: Sequence[int], key: int, along: int) -> Tensor:
-        return keyed_uniform(shape, self.seed, self.step, key, self.samples, along=along)

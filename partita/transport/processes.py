@@ -17,6 +17,7 @@ import torch.distributed as dist
 
 from partita.cost.rings import bytes_sent
 from partita.program.instruction import Kind
+from partita.program.layout import widest
 from partita.transport.channel import Channel
 from partita.transport.hops import by_schedule
 from partita.transport.operations import LinkedMessage, StagedMessage, StreamCollective, Work
@@ -24,7 +25,7 @@ from partita.transport.transport import PeerGone, Pending, Steps, Tags
 from partita.transport.ways import Ways, link, open_ways, ways_here
 from partita.units import Bytes, Seconds
 from partita.wire.algorithms import BACKEND, schedule_of
-from partita.wire.schedule import even_edges, in_halves, longest
+from partita.wire.schedule import even_edges, in_halves
 
 
 @dataclass
@@ -79,7 +80,7 @@ class Processes:
         if kind in (Kind.REDUCE_SCATTER, Kind.ALL_GATHER) and tensor.is_cpu:
             # gloo's own reduce-scatter is an all-reduce, of twice the bytes, and its gather wants equal parts
             ring, parts = schedule_of(kind, BACKEND, len(group)), edges or even_edges(tensor.numel(), len(group))
-            schedule, cuts = in_halves(ring, parts, longest(parts) * tensor.element_size())
+            schedule, cuts = in_halves(ring, parts, widest(parts) * tensor.element_size())
             return by_schedule(self, schedule, tensor, group, key, round, edges=cuts)
         self._count(bytes_sent(kind, tensor.numel(), tensor.element_size(), len(group), edges)[place])
         flying = Work if tensor.is_cpu else StreamCollective

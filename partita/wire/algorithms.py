@@ -12,6 +12,7 @@ from typing import Any, Final
 from partita.errors import OptionError, PlanError, ProgramError, users_code
 from partita.plan.wire import Wire
 from partita.program.instruction import Collective, Kind, Space
+from partita.program.layout import widest
 from partita.program.program import Program
 from partita.units import Bytes
 from partita.wire.codec import coded_size
@@ -20,7 +21,7 @@ from partita.wire.interpreter import carried_out
 from partita.wire.layers import butterfly, hierarchical
 from partita.wire.plugins import Registry, others, shown
 from partita.wire.rings import pairwise, pairwise_scatter, ring, ring_all_gather, ring_reduce_scatter
-from partita.wire.schedule import Schedule, Sparse, even_edges, in_halves, longest, schedule
+from partita.wire.schedule import Schedule, Sparse, even_edges, in_halves, schedule
 from partita.wire.trees import tree, tree_broadcast
 
 BACKEND: Final = "backend"
@@ -133,7 +134,7 @@ def course(program: Program, act: Collective, ranks: int) -> tuple[Schedule, tup
     edges = program.edges(act) or even_edges(elements, whole.parts)
     if act.algorithm not in (BACKEND, "ring"):
         return whole, edges
-    most = longest(edges)
+    most = widest(edges)
     return in_halves(whole, edges, coded_size(act.codec, most, item) if act.codec else most * item)
 
 

@@ -140,11 +140,6 @@ def in_halves(
     return stranded(whole, HALVES), cut(edges, HALVES)
 
 
-def longest(edges: Sequence[int]) -> int:
-    """Elements of the longest part."""
-    return max(b - a for a, b in pairwise(edges))
-
-
 def cut(edges: Sequence[int], of: int) -> tuple[int, ...]:
     """The edges between subparts, of which each part has `of`."""
     inner = (start + (stop - start) * k // of for start, stop in pairwise(edges) for k in range(of))

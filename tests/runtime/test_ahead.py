@@ -15,7 +15,7 @@ from partita.oracles.reference import fresh
 from partita.program.instruction import Compute, Instruction, Receive, Space
 from partita.runs.assembly import carry_over, initial, make_rank
 from partita.runtime.ahead import Ahead
-from partita.runtime.draws import DRAWS, Draws
+from partita.runtime.draws import DRAWS
 from partita.runtime.interleaving import advance
 from partita.runtime.leg import Interval
 from partita.runtime.rank import Rank
@@ -23,6 +23,7 @@ from partita.runtime.segment import compile_segment, key, last_reads
 from partita.runtime.state import constant_of
 from partita.runtime.waits import arrived
 from partita.tracing.capture import capture
+from partita.tracing.draws import Draws
 from partita.transport.inprocess import InProcess, Rendezvous
 from partita.transport.transport import Pending
 from tests.programs import program_by

@@ -16,11 +16,12 @@ from hypothesis import strategies as st
 
 from partita.cost.rings import bytes_sent
 from partita.program.instruction import Kind
+from partita.program.layout import widest
 from partita.transport.hops import by_schedule
 from partita.transport.inprocess import InProcess, Rendezvous
 from partita.transport.transport import Pending, Steps
 from partita.wire.algorithms import BACKEND, schedule_of
-from partita.wire.schedule import in_halves, longest
+from partita.wire.schedule import in_halves
 from tests.threads import each_in_a_thread
 
 Ranks = tuple[int, ...]
@@ -90,7 +91,7 @@ class Posting:
         self, kind: Kind, tensor: torch.Tensor, group: Ranks, lane: str, key: str, round: int, edges: Ranks = ()
     ) -> Steps:
         schedule = schedule_of(kind, BACKEND, len(group))
-        halves, cuts = in_halves(schedule, edges, longest(edges) * tensor.element_size(), least=8)
+        halves, cuts = in_halves(schedule, edges, widest(edges) * tensor.element_size(), least=8)
         return by_schedule(self, halves, tensor, group, key, round, edges=cuts)
 
 
