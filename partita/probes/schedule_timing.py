@@ -16,12 +16,13 @@ import torch.distributed as dist
 from partita.probes.extra_lane import Call, ExtraLane
 from partita.probes.timing import AHEAD, computed
 from partita.program.instruction import Kind
+from partita.program.layout import widest
 from partita.transport.hops import by_schedule
 from partita.transport.processes import Processes
 from partita.transport.transport import Pending, Steps
 from partita.units import Bytes, Seconds
 from partita.wire.algorithms import BACKEND, all_reduce
-from partita.wire.schedule import even_edges, in_halves, longest
+from partita.wire.schedule import even_edges, in_halves
 
 HOPELESS: Final = 2.0  # times as long as the best: such a one is not timed again
 SHORT: Final[Bytes] = 2**20  # sums up to this size follow one another in a turn
@@ -58,7 +59,7 @@ def all_reduced(name: str, transport: Processes, tensor: torch.Tensor) -> Pendin
     schedule = all_reduce(name, len(group))
     edges = even_edges(tensor.numel(), schedule.parts)
     if name == "ring":
-        schedule, edges = in_halves(schedule, edges, longest(edges) * tensor.element_size())
+        schedule, edges = in_halves(schedule, edges, widest(edges) * tensor.element_size())
     return by_schedule(transport, schedule, tensor, group, name, 0, edges=edges)
 
 
