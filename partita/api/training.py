@@ -50,8 +50,7 @@ def train(
     machines, first, place = cluster_given(cluster), str(init or ""), str(out or "")
     check_training(steps=steps, epochs=epochs, seed=seed, checkpoint_every=checkpoint_every, keep=keep, timeout=timeout)
     check_places(init=first, out=place, resume=resume, checkpoint_every=checkpoint_every)
-    if not ranked:
-        check_here(machines)
+    at = _place(machines, ranked)
     loaded, spec = _loaded(task, ranked)
     from partita.checkpoints.checkpoint import SavePolicy
     from partita.lab.train import train_on
@@ -79,7 +78,7 @@ def train(
         graph, made, machines, steps, SavePolicy(place, checkpoint_every, keep), seed=seed, init=first, resume=resume,
         keyed=deterministic, timeout=timeout, tell=tell, note=note, begin=begin,
     )  # fmt: skip
-    if (ran := train_rank(loaded, asked) if ranked else train_on(loaded, asked)) is None:
+    if (ran := train_rank(loaded, asked, *at) if ranked else train_on(loaded, asked)) is None:
         return None
     if begun:  # what a finished run wrote stays
         row = _row_of(made.name, asked.program.semantics, ran)
@@ -87,6 +86,17 @@ def train(
     return Trained(
         made, ran.timeline, ran.loss, ran.final_loss, steps, ran.weights, tuple(notes), setting_of(graph, machines)
     )
+
+
+def _place(cluster: Cluster, ranked: bool) -> tuple[int, int]:
+    """(rank, world size) of this process: as torchrun says if it is `ranked`; else it starts all others itself. Raises
+    InputError where that cannot be."""
+    if not ranked:
+        check_here(cluster)
+        return 0, 1
+    from partita.runs.torchrun import place_here
+
+    return place_here(cluster)
 
 
 def _look_at_state(task: Task, graph: Graph, plan: Plan, note: Callable[[str], None], *, saves: bool) -> None:

@@ -87,16 +87,15 @@ def _leads_here(host: str) -> bool:
     return any(ip_address(address[0]).is_loopback for *_, address in found[:1])
 
 
-def train_rank(task: Task, asked: Training) -> RunResult | None:
-    """Train as this process's rank; the result on rank 0, None on the others. Rank 0 calls `asked.begin` once the
-    directory is its own.
+def train_rank(task: Task, asked: Training, rank: int, world: int) -> RunResult | None:
+    """Train as this process's rank, which `place_here` says; the result on rank 0, None on the others. Rank 0 calls
+    `asked.begin` once the directory is its own.
 
     Raises OptionError for what this process was told wrong or otherwise than the others, InputError for a directory
     that holds another run, RunStopped after a signal.
     """
     graph, plan, cluster, steps, keep = asked.graph, asked.plan, asked.cluster, asked.steps, asked.keep
     seed, timeout, note = asked.seed, asked.timeout, asked.note
-    rank, world = place_here(cluster)
     keep_freed()
     device, backend = device_of(cluster, rank), backend_of(cluster)
     if world > 1 or backend != GLOO:

@@ -158,6 +158,16 @@ def test_what_cannot_be_done_is_refused_before_the_task_is_read(
     assert sentence in capfd.readouterr().err
 
 
+def test_a_rank_of_no_world_is_refused_before_the_task_is_read(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Bad input 40: a process that torchrun did not start learns it at once, not behind the capture."""
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.delenv("WORLD_SIZE", raising=False)
+    assert main(["train", "absent.py:task", "--cluster", "local:2", "--plan", "ddp", "--steps", "1"]) == 2
+    assert "RANK is '0' and WORLD_SIZE is ''; start with torchrun" in capfd.readouterr().err
+
+
 def test_a_python_without_torch_is_told_so() -> None:
     """By what needs it, and by the doctor."""
 
