@@ -24,7 +24,7 @@ from torch.utils.data import default_collate
 
 from partita.errors import Ended, TaskError, first_line
 from partita.graph.graph import TANGENT
-from partita.graph.tensor import DTYPE_OF
+from partita.graph.tensor import DTYPE_OF, PRECISION_OF
 from partita.task import Task
 from partita.tracing.leaves import changed
 
@@ -72,11 +72,7 @@ def checked_model(task: Task) -> nn.Module:
     for name, parameter in parameters.items():
         if parameter.layout is not torch.strided or parameter.is_quantized:
             raise TaskError(f"parameter {name!r} is sparse or quantized; make it a dense float tensor to train it")
-        if parameter.dtype is torch.float64 and task.precision != "fp64":
-            raise TaskError(
-                f"parameter {name!r} is float64 and Task.precision is {task.precision!r}; give precision='fp64', or "
-                "make the model in float32"
-            )
+        _check_dtype(name, parameter.dtype, task.precision)
         if parameter.is_complex():
             raise TaskError(
                 f"parameter {name!r} is complex; keep it as real numbers, two in its last dimension, and call "
@@ -100,6 +96,18 @@ def checked_model(task: Task) -> nn.Module:
             "Parameter (decoder.weight = encoder.weight), transposed in forward() if need be, or a buffer a copy"
         )
     return model.train()
+
+
+def _check_dtype(name: str, dtype: torch.dtype, precision: str) -> None:
+    """Raises TaskError for a parameter that the user made in another precision than the task's; float32 is torch's own
+    choice, and becomes any."""
+    spelt = str(dtype)[6:]
+    given = PRECISION_OF.get(spelt, "fp32")
+    if given not in ("fp32", precision):
+        raise TaskError(
+            f"parameter {name!r} is {spelt} and Task.precision is {precision!r}; give precision={given!r}, or make the "
+            "model in float32"
+        )
 
 
 def _check_buffers(buffers: Tensors) -> None:

@@ -206,6 +206,10 @@ def wide_model() -> Task:
     return with_(model=lambda: nn.Linear(6, 3).double())
 
 
+def short_model() -> Task:
+    return with_(model=lambda: nn.Linear(6, 3).bfloat16())
+
+
 def labels_beyond() -> Task:
     return with_(data=Samples(lambda x, y, index: (x, y + 90)))
 

@@ -46,6 +46,7 @@ MODELS = {
     "sparse gradient": ("sparse_gradient", "parameter '0.weight' gets a sparse gradient; use a layer without"),
     "schedule": ("watches_the_loss", "could not be stepped without arguments (TypeError"),
     "wide": ("wide_model", "parameter 'weight' is float64 and Task.precision is 'fp32'; give precision='fp64'"),
+    "short": ("short_model", "parameter 'weight' is bfloat16 and Task.precision is 'fp32'; give precision='bf16'"),
     "closure": ("wants_a_closure", "over the parameters given whose step takes no arguments"),
     "bound": ("no_bound", "Task.clip_norm is -1.0; give a bound above 0, or None"),
 }  # fmt: skip
