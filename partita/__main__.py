@@ -85,10 +85,12 @@ def plan(
     known: arg.Known = None, json: arg.Json = False,
 ) -> Answer:  # fmt: skip
     """Rank the plans for a task on a cluster by prediction."""
+    from partita.report.files import check_ending
     from partita.searches.objective import check_objective
     from partita.searches.steps_file import check_steps
 
     where = given(cluster, files=(output,))
+    check_ending(output, "plan", ".toml")
     check_objective(objective, allow, where)
     steps = check_steps(known, objective)
     from partita import api

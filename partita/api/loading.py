@@ -9,9 +9,10 @@ from partita.api.checking import check_task
 from partita.cluster.cluster import Cluster
 from partita.cluster.text import load_cluster
 from partita.cost.measurable import unmeasurable
-from partita.errors import OptionError, TaskError
+from partita.errors import TaskError
 from partita.graph.graph import Graph
 from partita.graph.text import read_graph, write_graph
+from partita.report.files import check_ending
 from partita.task import Task, load_task
 from partita.telling import Tell, quiet
 from partita.zoo.names import NAMES, check_name
@@ -72,10 +73,7 @@ def graph_of(task: Task | str, *, tell: Tell = quiet) -> Graph:
 
 def capture_to(spec: str, path: str, *, tell: Tell = quiet) -> Graph:
     """Capture a task and write its graph to a file. Raises OptionError for a name by which no graph is read."""
-    if not path.endswith(".json"):
-        raise OptionError(
-            f"the graph is to be written to {path}; graphs are read from files that end in .json, so name it thus"
-        )
+    check_ending(Path(path), "graph", ".json")
     graph = graph_of(spec, tell=tell)
     write_graph(graph, Path(path))
     return graph

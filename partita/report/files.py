@@ -24,6 +24,14 @@ def check_writable(*paths: Path | None) -> None:
             raise OptionError(f"{path} cannot be written ({why}); give a file in a folder that is there")
 
 
+def check_ending(path: Path | None, what: str, ending: str) -> None:
+    """Raises OptionError for a file under whose name no `what` is read. A terminal or a pipe has any name."""
+    if path is not None and path.suffix != ending and (isfile(path) or not exists(path)):
+        raise OptionError(
+            f"the {what} is to be written to {path}; {what}s are read from files that end in {ending}, so name it thus"
+        )
+
+
 def check_apart(*paths: Path | None) -> None:
     """Raises OptionError where one path is to hold two things, of which the second would take the first one's place.
     A terminal or a pipe takes both."""

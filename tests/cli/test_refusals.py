@@ -145,6 +145,10 @@ def test_two_answers_in_one_place_are_refused(second: str, tmp_path: Path, capfd
         (("train", "absent.py:task", "--cluster", "h100-dgx-x4", "--plan", "ddp", "--steps", "2"), "is 4 machines;"),
         (("compare", "absent.py:task", "--cluster", "h100-dgx-x4", "--plans", "ddp"), "is 4 machines;"),
         (("capture", "absent.py:task", "-o", "graph.txt"), "files that end in .json"),
+        (
+            ("plan", "absent.py:task", "--cluster", "local:2", "-o", "plan.json"),
+            "plans are read from files that end in .toml",
+        ),
         (("plan", "absent.py:task", "--cluster", "folder"), "folder cannot be read (Is a directory)"),
     ],
 )
