@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import sys
 import traceback
@@ -63,6 +64,7 @@ def _not_installed(error: ModuleNotFoundError) -> str:
 def _misused(error: Any, words: Sequence[str]) -> str:
     """What is wrong in a command line, with the value that was given."""
     sentence = " ".join(error.format_message().split()).rstrip(".").replace("Value error, ", "")
+    sentence = re.sub(", unable to parse string as an? (integer|number)", "", sentence)
     for option in getattr(getattr(error, "param", None), "opts", ()):
         if not option.startswith("-"):  # an argument goes by a name, which is nothing that was typed
             continue

@@ -62,9 +62,10 @@ def read_record(run: Path) -> Comparison:
     path = run / NAME if isdir(run) else run
     try:
         text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError):
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is no text"
         raise OptionError(
-            f"there is no readable {path}; give a folder that `partita train --out` or `partita compare --out` wrote"
+            f"{path} cannot be read ({why}); give a folder that `partita train --out` or `partita compare --out` wrote"
         ) from None
     record = _record(text)
     check_schema(record.get("schema", SCHEMA), SCHEMA, str(path), "write it anew", OptionError)

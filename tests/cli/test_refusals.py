@@ -104,6 +104,27 @@ def test_every_verb_refuses_before_it_loads_anything(wrong: dict[str, str]) -> N
         assert any(hint in line for line in said), hint
 
 
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (
+            ["plan", "digits-cnn", "--cluster", "local:2", "--top", "x"],
+            "Invalid value for '--top': Input should be a valid integer, not 'x'; see partita plan --help",
+        ),
+        (
+            ["report", "nowhere"],
+            "nowhere cannot be read (No such file or directory); give a folder that `partita train --out` or `partita "
+            "compare --out` wrote",
+        ),
+    ],
+)
+def test_a_sentence_says_what_was_given_once_and_what_to_give(
+    words: list[str], sentence: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert main(words) == 2
+    assert capfd.readouterr().err == f"partita: {sentence}\n"
+
+
 COMPARE = ["compare", "digits-cnn", "--cluster", "local:2", "--plans", "ddp", "--steps", "2"]
 
 
