@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import threading
 from datetime import timedelta
+from typing import Any
 
 import torch.distributed as dist
 
@@ -28,7 +30,7 @@ def join_world(rank: int, world: int, timeout: Seconds, backend: str = GLOO, *, 
         if kept:
             dist.init_process_group(backend, rank=rank, world_size=world, timeout=patience)
         else:
-            store = dist.TCPStore(*place, world, rank == 0, patience, use_libuv=True, **listen)  # type: ignore[attr-defined]
+            store = _store(timeout, *place, world, rank == 0, patience, use_libuv=True, **listen)
             dist.init_process_group(backend, store=store, rank=rank, world_size=world, timeout=patience)
     except (RuntimeError, ValueError) as error:
         raise RunError(
@@ -36,3 +38,25 @@ def join_world(rank: int, world: int, timeout: Seconds, backend: str = GLOO, *, 
             "check MASTER_ADDR and MASTER_PORT, and that each RANK from 0 to WORLD_SIZE - 1 was started once",
             rank=rank,
         ) from error
+
+
+def _store(timeout: Seconds, *place: Any, **more: Any) -> Any:
+    """The store at which ranks meet. torch waits without end, deaf to signals, for the answer of a server that is no
+    store and says nothing; so another thread waits for it. Raises RuntimeError after connecting and meeting, which may
+    take `timeout` each."""
+    found: list[Any] = []
+
+    def meet() -> None:
+        try:
+            found.append(dist.TCPStore(*place, **more))  # type: ignore[attr-defined]
+        except (RuntimeError, ValueError) as error:
+            found.append(error)
+
+    thread = threading.Thread(target=meet, name="meet", daemon=True)
+    thread.start()
+    thread.join(2 * timeout)
+    if not found:
+        raise RuntimeError("what answers there is no store of torch, or says nothing")
+    if isinstance(found[0], Exception):
+        raise found[0]
+    return found[0]

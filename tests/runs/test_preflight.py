@@ -95,6 +95,15 @@ def test_a_port_that_is_taken_is_called_so(monkeypatch: pytest.MonkeyPatch) -> N
             join_world(0, 2, 5.0)
 
 
+def test_a_server_that_is_no_store_and_says_nothing_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bad input 43: torch itself would wait for its answer without end."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        for name, value in (RANKED | {"RANK": "1", "MASTER_PORT": str(server.getsockname()[1])}).items():
+            monkeypatch.setenv(name, value)
+        with pytest.raises(RunError, match=r"rank 1 could not meet .* no store of torch, or says nothing\); check"):
+            join_world(1, 2, 0.5)
+
+
 @pytest.mark.parametrize(
     ("number", "raised", "words"),
     [
