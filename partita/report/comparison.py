@@ -58,6 +58,12 @@ class Comparison:
     environment: Environment | None = None
     setting: Setting = Setting()
 
+    def _repr_html_(self) -> str:
+        """For notebooks: what the command line says."""
+        from partita.report.notebook import comparison_html
+
+        return comparison_html(self)
+
 
 def row_of(text: str, run: Any, target: float | None) -> Row:
     """The row of a plan from what the lab found of it, its `PlanRun`; `target` is the loss that it was to reach."""

@@ -1,15 +1,19 @@
-"""A Timeline that notebooks can draw and terminals can print."""
+"""A Timeline that notebooks can draw and terminals can print, and a comparison as notebooks show it."""
 
 from __future__ import annotations
 
 from dataclasses import fields
 from html import escape
-from typing import final
+from io import StringIO
+from typing import Final, final
 
 from partita.program.timeline import Timeline
-from partita.report.comparison import Row
+from partita.report.comparison import Comparison, Row
 from partita.report.svg import timeline_svg
 from partita.units import show_bytes, show_rate, show_seconds
+
+WIDTH: Final = 160  # letters; a cell of a notebook scrolls
+CELL: Final = '<pre style="overflow-x:auto">{code}</pre>'
 
 
 @final
@@ -28,6 +32,18 @@ class Shown(Timeline):
 def shown(timeline: Timeline) -> Shown:
     """A Timeline with its picture."""
     return Shown(**{field.name: getattr(timeline, field.name) for field in fields(timeline)})
+
+
+def comparison_html(comparison: Comparison) -> str:
+    """The table of a comparison and the sentences below it, every name escaped; nothing from elsewhere."""
+    from rich.console import Console
+
+    from partita.report.answers import comparison_answer
+
+    console = Console(record=True, width=WIDTH, file=StringIO())
+    for part in comparison_answer(comparison).text:
+        console.print(part, markup=False, highlight=False)
+    return console.export_html(inline_styles=True, code_format=CELL)
 
 
 def _lines(timeline: Timeline) -> list[str]:

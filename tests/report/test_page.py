@@ -64,6 +64,16 @@ def test_it_asks_the_network_for_nothing() -> None:
     assert not re.search(r"\beval\(|innerHTML|new Function|insertAdjacentHTML|document\.write", text)
 
 
+def test_a_notebook_shows_what_the_command_line_says() -> None:
+    """Instead of the dataclass with all its spans."""
+    cell = comparison()._repr_html_()
+    assert cell.startswith("<pre")
+    assert "predicted" in cell
+    assert "ddp is fastest at 400 ms a step" in cell
+    assert "x(&lt;b&gt;" in cell
+    assert not [found for found in ("<b>", "http", "\x1b") if found in cell]
+
+
 def test_scripts_and_styles_keep_to_the_width_of_the_rest() -> None:
     found = [path for path in (Path(page.__file__).parent / "web").iterdir() if path.suffix in (".js", ".css")]
     assert len(found) == 8
