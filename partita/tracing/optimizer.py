@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from copy import deepcopy
 from itertools import groupby
 from math import prod
@@ -14,14 +14,18 @@ import torch
 from partita.errors import TaskError, first_line
 from partita.graph.graph import Optimizer
 from partita.task import Task
+from partita.tracing.elements import Watched
 from partita.tracing.prepare import DTYPES
 from partita.tracing.update_units import apart, joined, states_of
 
-SHAPES: Final = ((33, 7), (5, 9), (7,), (11,), (5, 3, 3), (2, 3, 3))  # groups often go by the number of dimensions
+SHAPES: Final = (
+    (33, 7), (5, 9), (7,), (11,), (5, 3, 3), (2, 3, 3), (2, 3, 2, 2), (3, 2, 3, 1),
+)  # in pairs, since groups often go by the number of dimensions  # fmt: skip
 MATRICES: Final = 2  # of them, the first
 SMALL: Final = (7, 11, 5, 3, 2, 13)
 STEPS: Final = 3
 LATER: Final = 15  # steps after which state that is used every few steps has been
+SCALES: Final = {5: 1e-3, 8: 1e4}  # of the gradients of some steps: bounds on them hold, or no longer do
 OTHERWISE: Final = ("amsgrad", "maximize", "foreach", "capturable", "differentiable", "fused")  # asked of torch's own
 WHOLE: Final = (torch.float32, torch.float64)
 Shape = tuple[int, ...]
@@ -48,9 +52,11 @@ def optimizer_spec(task: Task, precision: str) -> Optimizer:
         for key, value in optimizer.state[parameter].items()
         if isinstance(value, torch.Tensor) and value.numel() > 1
     )
+    by_tensor = alone(task)
+    by_element = by_tensor and _by_element(task)
     return Optimizer(
-        name, state, elementwise(task), joins=joins(task), fused=bool(optimizer.defaults.get("fused")),
-        one_pass=one_pass(optimizer), alone=alone(task),
+        name, state, by_element, joins=by_element and _same_bits(task), fused=bool(optimizer.defaults.get("fused")),
+        one_pass=one_pass(optimizer), alone=by_tensor,
     )  # fmt: skip
 
 
@@ -129,31 +135,41 @@ def optimizer_for(task: Task, parts: list[torch.Tensor]) -> torch.optim.Optimize
 
 
 def elementwise(task: Task) -> bool:
-    """Whether the optimizer does the same to each element, whatever tensor it is part of. A few steps on small tensors
-    tell: all of them, the first `alone`, all joined into one."""
+    """Whether the optimizer does the same to each element, whatever tensor it is part of. Steps on small tensors tell:
+    all of them, some `alone`, all joined into one; and so do the operators that steps call, since a bound may hold and
+    statistics be unused until long after."""
+    return alone(task) and _by_element(task)
+
+
+def _by_element(task: Task) -> bool:
+    seen = Watched()
     try:
-        (plain, *_), (flat, *_) = _stepped(task), _stepped(task, join=True)
+        (plain, *_), (flat, *_) = _stepped(task, seen=seen), _stepped(task, join=True)
     except Exception:  # the user's optimizer does not take tensors of such shapes: they cannot be cut or joined
         return False
-    return torch.allclose(plain, flat, rtol=1e-9, atol=0.0) and alone(task)
+    return not seen.mixed and torch.allclose(plain, flat, rtol=1e-9, atol=0.0)
 
 
 def alone(task: Task) -> bool:
-    """Whether the optimizer does the same to a tensor alone as among others: to the first of SHAPES, among all that it
-    takes. One that takes none may do anything."""
+    """Whether the optimizer does the same to a tensor alone as among others: to every other one of SHAPES and to the
+    rest, among all that it takes. One that takes none may do anything."""
     if not (count := _taken(task)):
         return False
-    (together, *_), (first, *_) = _stepped(task, count=count), _stepped(task, count=1)
-    return torch.allclose(together[: len(first)], first, rtol=1e-9, atol=0.0)
+    together, *_ = _stepped(task, of=range(count), among=count)
+    parts = torch.split(together.view(LATER, -1), [prod(shape) for shape in SHAPES[:count]], dim=1)
+    halves = [_stepped(task, of=range(k, count, 2), among=count)[0] for k in range(2)]
+    return all(
+        torch.allclose(torch.cat(parts[k::2], 1).flatten(), half, rtol=1e-9, atol=0.0) for k, half in enumerate(halves)
+    )
 
 
 def _taken(task: Task) -> int:
-    """How many of SHAPES the optimizer steps, together and the first by itself: all, the matrices if it takes only such
+    """How many of SHAPES the optimizer steps, together and every other one: all, the matrices if it takes only such
     (Muon), or none."""
     for count in (len(SHAPES), MATRICES):
         with suppress(Exception):  # a user's code says in its own way that it takes no tensors of such shapes
-            _stepped(task, count=1)
-            _stepped(task, count=count)
+            for of in (range(0, count, 2), range(count)):
+                _stepped(task, of=of, among=count)
             return count
     return 0
 
@@ -161,7 +177,11 @@ def _taken(task: Task) -> int:
 def joins(task: Task) -> bool:
     """Whether it also gives the same bits if tensors are joined. torch's fused optimizers do not: they compute the last
     few elements of a tensor in another way."""
-    return elementwise(task) and all(map(torch.equal, *(_stepped(task, torch.float32, join=j) for j in (True, False))))
+    return elementwise(task) and _same_bits(task)
+
+
+def _same_bits(task: Task) -> bool:
+    return all(map(torch.equal, *(_stepped(task, torch.float32, join=j) for j in (True, False))))
 
 
 def check_saved(task: Task) -> None:
@@ -207,21 +227,40 @@ def _step_on(optimizer: torch.optim.Optimizer, pieces: Sequence[torch.Tensor], k
 
 
 def _stepped(
-    task: Task, dtype: torch.dtype = torch.float64, count: int = len(SHAPES), *, join: bool = False
-) -> list[torch.Tensor]:
-    """By how much STEPS steps move the first `count` tensors of SHAPES, as one flat tensor, and the state tensors of
-    each."""
-    sizes, draw = [prod(shape) for shape in SHAPES], torch.Generator().manual_seed(0)
-    first, *drawn = [torch.randn(sum(sizes), generator=draw).to(dtype)[: sum(sizes[:count])] for _ in range(STEPS + 1)]
-    now = first.clone()
-    parts = torch.split(now, sizes[:count])
-    pieces = [part.view(shape) for part, shape in zip(parts, SHAPES, strict=False)]
-    optimizer = optimizer_for(task, pieces)
+    task: Task, dtype: torch.dtype = torch.float64, of: Sequence[int] = range(len(SHAPES)),
+    among: int = len(SHAPES), *, join: bool = False, seen: Watched | None = None,
+) -> list[torch.Tensor]:  # fmt: skip
+    """By how much the tensors `of` SHAPES have moved after each of LATER steps, which `seen` watches, as one flat
+    tensor, and the state tensors of each in the end. They are stepped as some of the first `among` of SHAPES."""
+    draw, sizes = torch.Generator().manual_seed(0), list(map(prod, SHAPES))
+    drawn = [torch.split(torch.randn(sum(sizes), generator=draw).to(dtype), sizes) for _ in range(LATER + 1)]
+    first, *gradients = [torch.cat([parts[k] for k in of]) for parts in drawn]
+    now, moved = first.clone(), list[torch.Tensor]()
+    parts = torch.split(now, [sizes[k] for k in of])
+    pieces = [part.view(SHAPES[k]) for k, part in zip(of, parts, strict=True)]
+    optimizer = _grouped(task, pieces, of, among)
     units = joined(optimizer, pieces, apart(pieces)) if join else apart(pieces)
-    for flat in drawn:
-        gradients = torch.split(flat, [unit.tensor.numel() for unit in units])
-        for unit, gradient in zip(units, gradients, strict=True):
+    for step, flat in enumerate(gradients):
+        each = torch.split(flat * SCALES.get(step, 1.0), [unit.tensor.numel() for unit in units])
+        for unit, gradient in zip(units, each, strict=True):
             unit.tensor.grad = gradient.view(unit.tensor.shape)
-        optimizer.step()
+        with seen or nullcontext():
+            optimizer.step()
+        moved.append(now - first)
     states = states_of(optimizer, pieces, units)
-    return [now - first, *(value for state in states for value in state.values() if isinstance(value, torch.Tensor))]
+    return [torch.cat(moved), *(v for state in states for v in state.values() if isinstance(v, torch.Tensor))]
+
+
+def _grouped(task: Task, pieces: list[torch.Tensor], of: Sequence[int], among: int) -> torch.optim.Optimizer:
+    """The task's optimizer of these pieces, in the groups that they have among the first `among` of SHAPES: a run gives
+    each part that of the whole model."""
+    optimizer = optimizer_for(task, pieces)
+    if len(pieces) < among:
+        whole = [torch.zeros(shape, dtype=pieces[0].dtype) for shape in SHAPES[:among]]
+        own = {id(whole[k]): piece for k, piece in zip(of, pieces, strict=True)}
+        groups = [
+            group | {"params": [own[id(tensor)] for tensor in group["params"] if id(tensor) in own]}
+            for group in optimizer_for(task, whole).param_groups
+        ]
+        optimizer.param_groups[:] = [group for group in groups if group["params"]]
+    return optimizer

@@ -78,6 +78,34 @@ class Lamb(torch.optim.Optimizer):
             p.sub_(state["mean"] * 0.1 * p.norm() / (state["mean"].norm() + 1e-6))
 
 
+class Preconditioned(torch.optim.Optimizer):
+    """Shampoo's kind: matrices are preconditioned, after three steps, by the products of their gradients so far
+    (Gupta, Koren & Singer 2018, of which this is one side)."""
+
+    def __init__(self, parameters: Any) -> None:
+        super().__init__(parameters, {"lr": 0.1})
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:
+        for p in self.param_groups[0]["params"]:
+            state, rows = self.state[p], p.grad.reshape(len(p), -1)
+            state["step"] = state.get("step", 0) + 1
+            state["rows"] = state.get("rows", 1e-3 * torch.eye(len(p), dtype=p.dtype)) + rows @ rows.T
+            if state["step"] > 3:
+                values, vectors = torch.linalg.eigh(state["rows"])
+                rows = vectors @ ((vectors.T @ rows) / values.sqrt()[:, None])
+            p.sub_(0.1 * rows.view(p.shape))
+
+
+def biases_bounded(parameters: Any) -> torch.optim.Optimizer:
+    """The biases' gradients are bounded together: a rule that couples some tensors."""
+    given = list(parameters)
+    made = torch.optim.SGD(given, lr=0.1)
+    some = [p for p in given if p.dim() == 1]
+    made.register_step_pre_hook(lambda *_: (torch.nn.utils.clip_grad_norm_(some, 0.05), None)[1])
+    return made
+
+
 def matrices_decay(parameters: Any) -> torch.optim.Optimizer:
     """Weights decay, biases do not: a rule that looks at dimensions."""
     given = list(parameters)
@@ -98,6 +126,8 @@ TROUBLES = {
     "bounded": replace(perceptron(), name="bounded", clip_norm=0.1),
     "lamb": replace(perceptron(), name="lamb", optimizer=Lamb),
     "muon": replace(perceptron(), name="muon", model=matrices, optimizer=lambda ps: torch.optim.Muon(ps, lr=0.02)),
+    "preconditioned": replace(perceptron(), name="preconditioned", optimizer=Preconditioned),
+    "biases": replace(perceptron(), name="biases", optimizer=biases_bounded),
     "padded": padded(),
     "padded-bounded": replace(padded(), name="padded-bounded", clip_norm=0.1),
 }
@@ -106,7 +136,7 @@ TROUBLES = {
 @pytest.mark.parametrize(
     ("plan", "trouble"),
     [
-        quick_if("zero3" in plan or trouble in ("lamb", "padded-bounded"), plan, trouble)
+        quick_if("zero3" in plan or trouble in ("lamb", "preconditioned", "biases", "padded-bounded"), plan, trouble)
         for plan in ("zero1(bucket_bytes=100)", "zero2(bucket_bytes=100,microbatches=2)", "zero3(bucket_bytes=0)")
         for trouble in TROUBLES
     ],

@@ -155,16 +155,70 @@ def by_dimensions(ps: Iterable[Tensor]) -> list[dict[str, Any]]:
     return [{"params": [p for p in pieces if (p.dim() > 1) is many]} for many in (True, False)]
 
 
-@pytest.mark.parametrize("rule", [*RULES, "normed", "by groups", "together", "clipped", "muon"])
+class Later(optim.SGD):
+    """Shampoo's kind: products of gradients are gathered from the first step on, and used from step 25 on."""
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        for p in (p for group in self.param_groups for p in group["params"]):
+            state, rows = self.state[p], p.grad.reshape(len(p), -1)
+            state["step"] = state.get("step", 0) + 1
+            state["rows"] = state.get("rows", 0.0) + rows @ rows.T
+            move = torch.linalg.solve(state["rows"], rows) if state["step"] >= 25 else rows
+            p.sub_(0.1 * move.view(p.shape))
+
+
+class Bounded(optim.SGD):
+    """A bound on the norm of each tensor's gradient that is seldom reached."""
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        for p in (p for group in self.param_groups for p in group["params"]):
+            p.sub_(0.1 * p.grad * (1e9 / p.grad.norm()).clamp(max=1.0))
+
+
+def bounded_together(bound: float, dims: int = 0) -> Make:
+    """SGD behind a bound on the norm of all gradients, or of those of tensors of so many dimensions."""
+
+    def make(ps: Iterable[Tensor]) -> optim.Optimizer:
+        pieces = list(ps)
+        made, some = optim.SGD(pieces, lr=0.1), [p for p in pieces if not dims or p.dim() == dims]
+        made.register_step_pre_hook(lambda *_: (torch.nn.utils.clip_grad_norm_(some, bound), None)[1])
+        return made
+
+    return make
+
+
+class Kernels(optim.SGD):
+    """Steps of one length for the kernels of convolutions."""
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        for p in (p for group in self.param_groups for p in group["params"]):
+            p.sub_(0.1 * p.grad / (p.grad.norm() if p.dim() == 4 else 1.0))
+
+
+def by_place(ps: Iterable[Tensor]) -> optim.Optimizer:
+    """Each tensor at a rate of its own, by its place among all."""
+    return optim.SGD([{"params": [p], "lr": 0.1 * 0.8**k} for k, p in enumerate(ps)], lr=0.1)
+
+
+MIXING: dict[str, Make] = {
+    "normed": Normed, "muon": lambda ps: optim.Muon(ps, lr=0.1), "by groups": lambda ps: Normed(by_dimensions(ps)),
+    "later": Later, "bounded": Bounded, "kernels": Kernels,
+}  # fmt: skip
+COUPLED: dict[str, Make] = {
+    "together": Together, "clipped": clipped, "bounded together": bounded_together(1000.0),
+    "vectors together": bounded_together(0.05, dims=1), "kernels together": bounded_together(0.05, dims=4),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("rule", [*RULES, "by place", *MIXING, *COUPLED])
 def test_a_rule_is_known_by_what_it_does(rule: str) -> None:
-    mixing: dict[str, Make] = {
-        "normed": Normed, "together": Together, "clipped": clipped,
-        "muon": lambda ps: optim.Muon(ps, lr=0.1),
-        "by groups": lambda ps: Normed(by_dimensions(ps)),
-    }  # fmt: skip
-    task = replace(perceptron(), optimizer=(RULES | mixing)[rule])
-    assert elementwise(task) is (rule not in mixing)
-    assert alone(task) is (rule not in ("together", "clipped"))
+    """EX-06: also by what it does seldom, late, or to some tensors alone."""
+    task = replace(perceptron(), optimizer=({"by place": by_place} | RULES | MIXING | COUPLED)[rule])
+    assert elementwise(task) is (rule not in MIXING and rule not in COUPLED)
+    assert alone(task) is (rule not in COUPLED)
     if rule in RULES:
         assert joins(task)
 
