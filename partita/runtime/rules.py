@@ -24,6 +24,13 @@ from partita.tracing.optimizer import optimizer_for
 UP: Final = {"maximize": False}  # as torch's optimizers have it: uphill, with the gradient's sign turned
 
 
+def norm(tensor: torch.Tensor) -> torch.Tensor:
+    """The 2-norm, in fp32 where numbers are shorter: fp16 ends at 65504 (LB-07; Jia et al. 2018)."""
+    short = tensor.dtype in (torch.float16, torch.bfloat16)
+    found: torch.Tensor = torch.linalg.vector_norm(tensor, dtype=torch.float32 if short else None)
+    return found
+
+
 class Lars(torch.optim.Optimizer):
     """Layer-wise adaptive rates (LB-03; You, Gitman & Ginsburg 2017). For a tensor w with gradient g, decay b:
 
@@ -42,7 +49,7 @@ class Lars(torch.optim.Optimizer):
                 if w.grad is None:
                     continue
                 g = w.grad.neg() if group["maximize"] else w.grad
-                weight, gradient = torch.linalg.vector_norm(w), torch.linalg.vector_norm(g)
+                weight, gradient = norm(w), norm(g)
                 decay = group["weight_decay"]
                 trust = group["trust"] * weight / (gradient + decay * weight)
                 ratio = torch.where((weight > 0) & (gradient > 0), trust, 1.0)
@@ -81,7 +88,7 @@ class Lamb(torch.optim.Optimizer):
                 v = state["exp_avg_sq"].mul_(second).addcmul_(g, g, value=1 - second)
                 root = (v / (1 - second ** state["step"])).sqrt_().add_(group["eps"])
                 u = (m / (1 - first ** state["step"])).div_(root).add_(w, alpha=group["weight_decay"])
-                weight, length = torch.linalg.vector_norm(w), torch.linalg.vector_norm(u)
+                weight, length = norm(w), norm(u)
                 w.sub_(u.mul_(group["lr"] * torch.where((weight > 0) & (length > 0), weight / length, 1.0)))
 
 

@@ -141,6 +141,19 @@ def test_the_step_of_lars_does_not_follow_the_gradients_scale(scale: float) -> N
     assert torch.equal(fresh[0], torch.full((3,), -0.5, dtype=torch.float64))
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("rule", FORMULAS)
+def test_norms_of_short_numbers_are_longer(rule: str, dtype: torch.dtype) -> None:
+    """LB-07: 10,000 numbers of about 1,000 have a norm that fp16 has no number for, and move as they do in fp32."""
+    draw = torch.Generator().manual_seed(0)
+    short, gradient = (torch.randn(100, 100, generator=draw) * 1000.0).to(dtype), torch.ones(100, 100, dtype=dtype)
+    own, full = short.clone(), short.float()
+    rate = 64.0 if rule == "lars" else 0.0625
+    stepped(Rule(rule), rate, [own], [gradient])
+    stepped(Rule(rule), rate, [full], [gradient.float()])
+    assert (own.float() - full).norm() <= torch.finfo(dtype).eps * full.norm()
+
+
 @pytest.mark.parametrize("trust", [0.001, 0.02])
 def test_the_trust_is_the_plan_s(trust: float) -> None:
     """LB-03: without decay and momentum, |dw| / |w| = rate x trust after one step of a run."""
