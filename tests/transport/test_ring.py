@@ -217,6 +217,45 @@ def test_halves_take_turns_and_sums_wait_for_what_is_sent_of_them() -> None:
     assert said == ["ask A/0", "send A/0", "came A/0", "ask A/1", "send A/1", "came A/1", "sent A/0", "sent A/1"]
 
 
+@pytest.mark.parametrize("name", ["ring", "tree", "doubling", "halving", "blocks", "pairwise", "butterfly"])
+def test_nothing_changes_while_it_is_sent(name: str) -> None:
+    """Messages are on their way until somebody has waited for them, and others may come at any time before."""
+
+    @dataclass
+    class Flying(Left):
+        part: torch.Tensor
+        before: torch.Tensor
+
+        def block(self, timeout: float) -> bool:
+            assert torch.equal(self.part, self.before)
+            return True
+
+    @dataclass
+    class Coming(Left):
+        into: torch.Tensor
+
+        def block(self, timeout: float) -> bool:
+            self.into.fill_(1.0)
+            return True
+
+    @dataclass(frozen=True)
+    class Slowly:
+        rank: int
+
+        def send(self, tensor: torch.Tensor, to: int, key: str, round: int) -> Pending:
+            return Flying(tensor, tensor.clone())
+
+        def receive(self, tensor: torch.Tensor, source: int, key: str, round: int) -> Pending:
+            return Coming(tensor)
+
+        collective = Posting.collective
+
+    for ranks in range(2, 8):
+        for rank in range(ranks):
+            schedule, group = schedule_of(Kind.ALL_REDUCE, name, ranks), tuple(range(ranks))
+            ended(by_schedule(Slowly(rank), schedule, torch.arange(2.0, 16.0), group, "A", 0))
+
+
 def ended(steps: Steps) -> None:
     for pending in steps:
         pending.block(1.0)
