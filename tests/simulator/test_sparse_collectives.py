@@ -8,6 +8,8 @@ from partita.lowering.lower import last_program
 from partita.program.timeline import Timeline
 from partita.recipes.catalogue import call
 from partita.simulator.simulate import simulate
+from partita.wire.algorithms import all_reduce
+from partita.wire.loads import loads_of
 from partita.wire.streams import HEAD, PLACE, delta, union
 from tests.priced import priced, whole_cores
 from tests.small import two_layers
@@ -45,6 +47,17 @@ def test_doubling_carries_unions_that_grow(ranks: int, ratio: float) -> None:
     for alpha in (0.0, 5e-3):
         seconds = step_of("sparse_doubling", ranks, ratio, alpha).step_seconds - COMPUTE
         assert seconds == pytest.approx(2 * steps * alpha + sent / SLOW, rel=1e-9)
+
+
+@pytest.mark.parametrize("ratio", [0.01, 0.1, 0.3])
+def test_doubling_merges_unions_that_grow(ratio: float) -> None:
+    """CO-09: each rank merges what comes into its own, N (1 - (1 - k/N)^(2^s)) entries in step s, or as many as all
+    numbers take the bytes of."""
+    loads = loads_of(all_reduce("sparse_doubling", 8), ELEMENTS, 4, density=ratio)
+    assert len(loads) == 3 * 8
+    for load in loads:
+        entries = ELEMENTS * (1 - (1 - ratio) ** 2**load.step)
+        assert load.merged == round(min(entries, ELEMENTS * 4 / 8))
 
 
 @pytest.mark.parametrize("ranks", [2, 4, 8])
