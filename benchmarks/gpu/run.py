@@ -57,7 +57,7 @@ try:
     from partita.graph.graph import Graph
     from partita.lab.rehearsal import Rehearsal
     from partita.lowering.lower import last_program
-    from partita.lowering.precision import short_dtype
+    from partita.lowering.precision import format_asked
     from partita.plan.plan import Plan
     from partita.program.instruction import Kind
     from partita.program.timeline import Span
@@ -268,7 +268,7 @@ def operators(figures: Figures, names: Iterable[str]) -> None:
         graph = api.graph_of(spec(name))
         for precision in PRECISIONS:
             rows = taken_by(
-                graph, short_dtype(api.plan_of(plan_text(precision), graph, api.cluster_of(CLUSTER)).memory), "cuda:0"
+                graph, format_asked(api.plan_of(plan_text(precision), graph, api.cluster_of(CLUSTER)).memory), "cuda:0"
             )
             figures.add(
                 piece="operators", task=name, precision=precision, kinds=len(rows),

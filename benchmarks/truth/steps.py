@@ -37,7 +37,7 @@ from partita.graph.contraction import Contraction
 from partita.graph.flops import flops, is_contraction
 from partita.graph.graph import Graph
 from partita.lowering.lower import last_program
-from partita.lowering.precision import in_precision, short_dtype
+from partita.lowering.precision import format_asked, in_precision
 from partita.lowering.samples import sizes_of
 from partita.plan.memory import Recompute
 from partita.plan.plan import COMPILED
@@ -121,7 +121,7 @@ def step(
     """Seconds of a step of a plan, on hosts that take `host` seconds to launch a kernel; `again` names the operators of
     the step in half precision that are computed again."""
     plan = plan_of(text, graph, cluster)
-    short = short_dtype(plan.memory)
+    short = format_asked(plan.memory)
     if again is not None:
         names = tuple(sorted(again(in_precision(graph, plan.memory))))
         plan = replace(plan, memory=replace(plan.memory, recompute=Recompute.SELECTIVE, recomputed=names))

@@ -33,7 +33,7 @@ from partita.graph.graph import Graph, Optimizer
 from partita.graph.kinds import kinds_of
 from partita.graph.operator import Operator
 from partita.graph.patterns import shares_memory
-from partita.graph.precision import shortened
+from partita.graph.precision import TF32, multiplies_in_tf32, shortened
 from partita.graph.signature import signature
 from partita.graph.tensor import ITEMSIZE, dim_at
 from partita.units import Seconds
@@ -56,8 +56,8 @@ def datasheet_costs(
 ) -> Costs:  # fmt: skip
     """Costs by data sheets: on accelerators of `kernels`, and beside them what launching takes; on processors of a
     roofline. Operators are priced at the sizes `batches`; `because` says why nothing was measured; steps in the short
-    dtypes of `precisions` are covered too, an operator at the speed of the dtype that it makes. With `compiled`
-    operators are also priced as parts of kernels.
+    dtypes of `precisions`, or in TF32, are covered too, an operator at the speed of the dtype that it makes. With
+    `compiled` operators are also priced as parts of kernels.
 
     Where some of the cluster's costs are `measured`, operators take as many times longer than their data sheet says as
     those that were measured do, and all else takes what it was measured to take."""
@@ -96,7 +96,7 @@ def datasheet_costs(
         costs = replace(costs, launching=host, _sums={})
     if measured is None:
         return costs
-    return _calibrated(costs, datasheet_costs(graph, cluster, measured.sizes), measured)
+    return _calibrated(costs, datasheet_costs(measured.graph, cluster, measured.sizes), measured)
 
 
 def without_quota(device: Device) -> Device:
@@ -154,7 +154,8 @@ def operator_seconds(
     if "convolution" in operator.target:
         tiles, copies = _convolving(device, operator, graph, batch, laid=laid)
         return max(tiles, streaming(device, moved)) + copies + KERNEL * len(products)
-    tiles = sum(multiplying(device, each, made, ITEMSIZE.get(made, 4)) for each in products)
+    tf32 = multiplies_in_tf32(operator, graph)
+    tiles = sum(multiplying(device, each, made, ITEMSIZE.get(made, 4), tf32=tf32) for each in products)
     tiles += exponentials(device, scores_of(operator, graph, batch))
     return max(tiles, streaming(device, moved)) + KERNEL * len(products)
 
@@ -165,8 +166,8 @@ def _convolving(
     """Seconds of a convolution's products, and of copying what they read and make for tensor cores. Of fp32 each is
     computed where that is faster, on tensor cores in TF32 or, as tensors lie, on lanes."""
     made = next(each.dtype for each in operator.outputs if each)
-    item, cores = ITEMSIZE.get(made, 4), format_of(device, made, convolution=True) in CORES
-    lanes = replace(device, flops=tuple(pair for pair in device.flops if pair[0] != "tf32"))
+    item, cores = ITEMSIZE.get(made, 4), format_of(device, made, tf32=True) in CORES
+    lanes = replace(device, flops=tuple(pair for pair in device.flops if pair[0] != TF32))
     filtered = minimal_filtering(lanes, operator, graph, batch)
     total = copying = 0.0
     for each, sizes in zip(contractions_of(operator, graph, batch), copied(operator, graph, batch), strict=True):

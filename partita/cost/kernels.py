@@ -19,6 +19,7 @@ from typing import Final, TypeAlias
 
 from partita.cluster.cluster import Device
 from partita.graph.contraction import Contraction
+from partita.graph.precision import TF32
 from partita.graph.tensor import PRECISION_OF
 from partita.units import BytesPerSecond, Seconds
 
@@ -30,7 +31,7 @@ SAG: Final = (
 )
 LASTING: Final = 0.87  # of that in steps of hours: of transformers of 1 to 30 billion parameters on A100, as published
 SHORT: Final = ("bfloat16", "float16")
-CORES: Final = ("tf32", "bf16", "fp16")  # formats of tensor cores, which draw alike at a tick: their clock sags alike
+CORES: Final = (TF32, "bf16", "fp16")  # formats of tensor cores, which draw alike at a tick: their clock sags alike
 TENSOR: Final = 16.0  # times as fast as in fp32 are products in half precision (A100 16, H100 15, V100 8)
 MEMORY: Final = 0.75  # of the memory's bandwidth that a kernel gets who reads and writes it once (ReLU on V100: 0.74)
 CACHE: Final = 3.0  # bandwidth of the second-level cache over the memory's (fits of parts of the table: 2.6 to 3.6)
@@ -50,29 +51,29 @@ PEAK: Final = 50e9  # FLOP/s of one that does not: assumed, a processor's core w
 BANDWIDTH: Final[BytesPerSecond] = 10e9  # of the memory of one that does not: assumed, what such a core draws
 
 
-def format_of(device: Device, dtype: str, *, convolution: bool = False) -> str:
-    """The format in which a device multiplies numbers of a dtype: convolutions of fp32 in TF32 where there is that, as
-    PyTorch has it, and what the data sheet does not name in fp32."""
+def format_of(device: Device, dtype: str, *, tf32: bool = False) -> str:
+    """The format in which a device multiplies numbers of a dtype: of fp32 in TF32 where that may be and there is that,
+    and what the data sheet does not name in fp32."""
     flops, name = dict(device.flops), PRECISION_OF.get(dtype, "fp32")
-    if convolution and name == "fp32" and "tf32" in flops:
-        return "tf32"
+    if tf32 and name == "fp32" and TF32 in flops:
+        return TF32
     return name if name in flops else "fp32"
 
 
-def peak_of(device: Device, dtype: str, *, convolution: bool = False) -> float:
+def peak_of(device: Device, dtype: str, *, tf32: bool = False) -> float:
     """FLOP/s of products in a dtype by the data sheet; fp32, where it names half precision alone, at a part of that."""
     flops = dict(device.flops)
-    known = flops.get(format_of(device, dtype, convolution=convolution))
+    known = flops.get(format_of(device, dtype, tf32=tf32))
     short = max(flops.get("bf16", 0.0), flops.get("fp16", 0.0))
     if known or not short:
         return known or max(flops.values(), default=PEAK)
     return short if dtype in SHORT else short / TENSOR
 
 
-def rate_of(device: Device, dtype: str, *, convolution: bool = False) -> float:
+def rate_of(device: Device, dtype: str, *, tf32: bool = False) -> float:
     """FLOP/s that the inner loop of the best product reaches in a dtype: what it sustains, or a part of the peak."""
-    name = format_of(device, dtype, convolution=convolution)
-    return dict(device.sustained).get(name) or issue_of(device, name) * peak_of(device, dtype, convolution=convolution)
+    name = format_of(device, dtype, tf32=tf32)
+    return dict(device.sustained).get(name) or issue_of(device, name) * peak_of(device, dtype, tf32=tf32)
 
 
 def issue_of(device: Device, name: str) -> float:
@@ -101,11 +102,14 @@ def lanes_of(device: Device) -> int:
     return LANES[0] if peak / (2 * LANES[0] * many) < CLOCK else LANES[1]
 
 
-def multiplying(device: Device, product: Contraction, dtype: str, item: int, *, convolution: bool = False) -> Seconds:
-    """Of the tiles of a product, of operands of `item` bytes that have come into the cache already."""
-    many = device.multiprocessors or ASSUMED
-    cores = format_of(device, dtype, convolution=convolution) in CORES
-    peak = rate_of(device, dtype, convolution=convolution) * (LASTING if cores else 1.0)
+def multiplying(
+    device: Device, product: Contraction, dtype: str, item: int, *, convolution: bool = False, tf32: bool = False
+) -> Seconds:  # fmt: skip
+    """Of the tiles of a product, of operands of `item` bytes that have come into the cache already. Where it may be in
+    TF32 it is, if there is that; a convolution may as PyTorch has it."""
+    many, tf32 = device.multiprocessors or ASSUMED, tf32 or convolution
+    cores = format_of(device, dtype, tf32=tf32) in CORES
+    peak = rate_of(device, dtype, tf32=tf32) * (LASTING if cores else 1.0)
     feed = CACHE * (device.memory_bandwidth or BANDWIDTH)
     shape = product.parts, product.rows, product.columns, product.depth
     tiles = NARROW if convolution else TILES

@@ -20,6 +20,7 @@ from partita.graph.contraction import Contraction
 from partita.graph.formula import Call
 from partita.graph.graph import Graph
 from partita.graph.operator import Operator
+from partita.graph.precision import TF32
 from partita.graph.tensor import dim_at
 from partita.units import Seconds
 
@@ -35,7 +36,7 @@ def minimal_filtering(device: Device, operator: Operator, graph: Graph, batch: i
     call, back = Call(operator, graph), "backward" in operator.target
     made = next((tensor for tensor in operator.outputs if tensor), None)
     image, weight = call.tensor(int(back)), call.tensor(1 + back)
-    if image is None or weight is None or made is None or made.dtype != "float32" or dict(device.flops).get("tf32"):
+    if image is None or weight is None or made is None or made.dtype != "float32" or dict(device.flops).get(TF32):
         return inf
     stride, padding, dilation, transposed, _, groups = (call.integers(place + back) for place in range(3, 9))
     if weight.shape[2:] != WINDOW or {*stride, *dilation, *groups} != {1} or any(transposed):

@@ -98,7 +98,7 @@ class Graph:
     `clip_norm` bounds the norm of the global gradient (0: no bound).
     `symbolic` is False where the graph holds for `batch` samples only.
     `sends` names the values that a stage gives to others, which take them as inputs of these names.
-    `precision` is the short dtype that a rewritten step computes in ("": as captured).
+    `precision` is the short dtype, or TF32, that a rewritten step computes in ("": as captured).
     """
 
     name: str

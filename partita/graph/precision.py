@@ -28,6 +28,7 @@ from partita.graph.patterns import shares_memory
 from partita.graph.tensor import Tensor
 
 FLOATS: Final = ("float64", "float32")
+TF32: Final = "tf32"  # no dtype: what tensor cores round fp32 to that they multiply
 CAST: Final = "aten._to_copy.default"
 CONTRACTIONS: Final = frozenset((
     "mm", "bmm", "addmm", "baddbmm", "addbmm", "addmv", "mv", "dot", "linear", "convolution", "convolution_backward",
@@ -85,13 +86,22 @@ def dtype_rule(target: str, backward: bool, wide: str) -> str:
 
 
 def shortened(graph: Graph, short: str) -> Graph:
-    """The step with its weights in `short`, and casts where dtypes meet; `wide_of(graph)` must be known.
+    """The step with its weights in `short`, and casts where dtypes meet; `wide_of(graph)` must be known. In TF32 it is
+    the step as it is, but for its `precision`: values stay fp32, products are what tensor cores make of them.
 
     Casts are called `value:dtype`, in backward `value:dtype:again` where they stand in forward as well. What torch's
     autograd does to a gradient that meets a value of another dtype is read from an operator's twin: exact but where
     one reads values of several dtypes and shapes do not tell them apart.
     """
+    if short == TF32:
+        return graph.once(("short", TF32, graph.global_batch), lambda: replace(graph, precision=TF32))
     return graph.once(("short", short, graph.global_batch), lambda: _Writer(graph, short, wide_of(graph)).write())
+
+
+def multiplies_in_tf32(operator: Operator, graph: Graph) -> bool:
+    """Whether a step in TF32 has an operator's products computed so: PyTorch's setting is of cuBLAS's alone, and
+    convolutions and attention, which have settings and kernels of their own, go as they do without it."""
+    return graph.precision == TF32 and _name(operator) in CONTRACTIONS and "convolution" not in operator.target
 
 
 @dataclass

@@ -1,9 +1,11 @@
-"""What an operator's time depends on: target, literals, and the shapes, strides and dtypes of what it reads."""
+"""What an operator's time depends on: target, literals, the shapes, strides and dtypes of what it reads, and whether
+its products are in TF32."""
 
 from __future__ import annotations
 
 from partita.graph.graph import Graph
 from partita.graph.operator import Argument, Operator, Ref, Symbol
+from partita.graph.precision import TF32, multiplies_in_tf32
 from partita.graph.tensor import Tensor
 
 
@@ -11,7 +13,7 @@ def signature(operator: Operator, graph: Graph) -> str:
     """A text that is equal for operators that cost the same; `graph` has numbers for sizes."""
     parts = [_part(argument, graph) for argument in operator.arguments]
     parts += [f"{key}={_part(value, graph)}" for key, value in operator.keywords]
-    return f"{operator.target}({', '.join(parts)})"
+    return f"{operator.target}({', '.join(parts)})" + f" {TF32}" * multiplies_in_tf32(operator, graph)
 
 
 def _part(argument: Argument, graph: Graph) -> str:

@@ -19,7 +19,7 @@ from partita.graph.graph import Graph
 from partita.lab.fork_client import load_ahead
 from partita.lab.processor import processor_here
 from partita.lowering.lower import check_lowered
-from partita.lowering.precision import short_dtype
+from partita.lowering.precision import format_asked
 from partita.lowering.samples import sizes_of
 from partita.plan.plan import COMPILED, Plan
 from partita.task import Task
@@ -34,9 +34,9 @@ def batches_of(graph: Graph, plans: Sequence[Plan]) -> tuple[int, ...]:
 
 
 def precisions_of(plans: Sequence[Plan]) -> tuple[str, ...]:
-    """The short dtypes in which the plans, and the phases before them, compute."""
+    """The short dtypes, or TF32, in which the plans, and the phases before them, compute."""
     phases = [one for plan in plans for one in (plan, *(phase.plan for phase in plan.before))]
-    return tuple(sorted({short_dtype(one.memory) for one in phases} - {""}))
+    return tuple(sorted({format_asked(one.memory) for one in phases} - {""}))
 
 
 class Costing:

@@ -1,4 +1,5 @@
 """Half precision as a pass: the step rewritten before it is divided, masters and a scaled loss after all else (ME-11).
+In TF32 the step stays as it is, with weights, gradients and messages in fp32: cards round only what they multiply.
 
 bf16   weights short, masters with their owners                 U: gradient widened, a step on the master, rounded
 fp16   the same, and C before every U: is what was summed finite, on all ranks alike?   no: no U, half the scale
@@ -13,7 +14,7 @@ from typing import Final
 
 from partita.errors import LoweringError
 from partita.graph.graph import Graph
-from partita.graph.precision import shortened, wide_of
+from partita.graph.precision import TF32, shortened, wide_of
 from partita.graph.tensor import DTYPE_OF
 from partita.lowering.local_updates import steps_alone
 from partita.plan.memory import Memory, Precision
@@ -24,6 +25,7 @@ from partita.program.scaling import Scaling
 from partita.task import PRECISIONS
 
 SHORT: Final = {precision: DTYPE_OF[precision] for precision in (Precision.BF16, Precision.FP16)}
+FORMATS: Final = {**SHORT, Precision.TF32: TF32}  # that a step is rewritten for
 START: Final = 2.0**16
 
 
@@ -31,25 +33,28 @@ def in_precision(graph: Graph, memory: Memory) -> Graph:
     """The step in the plan's precision. Gradients of fp16 are bounded in any case, for that tells whether they are
     finite on every rank."""
     if memory.precision not in SHORT:
-        return graph
+        return shortened(graph, TF32) if memory.precision is Precision.TF32 else graph
     bound = inf if memory.precision is Precision.FP16 else 0.0
     return replace(shortened(graph, SHORT[memory.precision]), clip_norm=graph.clip_norm or bound)
 
 
-def short_dtype(memory: Memory) -> str:
-    """The short dtype that a plan's memory asks for; "" where it asks for none."""
-    return SHORT.get(memory.precision, "")
+def format_asked(memory: Memory) -> str:
+    """The short dtype, or TF32, that a plan's memory asks for; "" where it asks for none."""
+    return FORMATS.get(memory.precision, "")
 
 
 def mastered(program: Program, graph: Graph, memory: Memory) -> Program:
-    """A Program of such a step with masters of all weights; `graph` is the captured one."""
-    if memory.precision not in SHORT:
+    """A Program of such a step, in a half precision with masters of all weights; `graph` is the captured one."""
+    if not format_asked(memory):
         return program
+    whole = program.whole or (None if program.stages else in_precision(graph, memory))
+    if memory.precision not in SHORT:
+        alike = program.semantics in ("exact", "delayed")
+        return replace(program, whole=whole, semantics="lossy" if alike else program.semantics)
     wide = wide_of(graph)
     sums = wide if memory.sums is Precision.FP32 else ""
     buckets = tuple(replace(b, master=wide, sums=sums) if b.pieces else b for b in program.buckets)
     scaled = memory.precision is Precision.FP16
-    whole = program.whole or (None if program.stages else in_precision(graph, memory))
     scaling = Scaling(memory.loss_scale or START, memory.scale_window) if scaled else None
     return replace(program, buckets=buckets, whole=whole, semantics="lossy", scaling=scaling)
 

@@ -22,6 +22,7 @@ from partita.oracles.reference import fresh, reference
 from partita.oracles.replay import replayed
 from partita.oracles.replicas import ReplicaTraining
 from partita.oracles.undetermined import undetermined
+from partita.plan.memory import Precision
 from partita.plan.plan import Plan
 from partita.program.ledger import Merge
 from partita.program.program import Program
@@ -39,13 +40,14 @@ from partita.tracing.trace import elements_of
 from partita.units import show_bytes
 
 TOLERANCE: Final = 1e-9
-WHOLE: Final = ("exact", "delayed")  # classes whose plans train minibatches as one process does
+WHOLE: Final = ("exact", "delayed", "rounded")  # whose plans train minibatches as one process does
 ROUNDING: Final = {"bfloat16": 2.0**-8, "float16": 2.0**-11}  # of a sum of gradients that are short themselves
 Weights = Mapping[str, torch.Tensor]
 AGAINST: Final = {
     "exact": "one-process training on the same minibatches",
     "delayed": "the serial recurrence w(t+1) = w(t) - rule(g(t - {lag}))",
     "lossy": "the serial recurrence of lag {lag} with each worker's gradient put through the same codecs",
+    "rounded": "one-process training on the same minibatches, lag {lag}, both without TF32's rounding, which cards do",
     "replayed": "the serial replay of the versions that every gradient had read",
     "halved": "one-process training in half precision on the same parts of the minibatches, lag {lag}, of the captured "
     "step where the model casts by itself",
@@ -98,10 +100,10 @@ def checked(
             if precision == "fp32":
                 found["control"] = difference(detached(serially(parts, whole=False) if whole else serial), serial[0])
     short, sums = next(((b.master and b.dtype, b.sums) for b in program.trained), ("", ""))
-    tolerance = ROUNDING[short] if short and not sums else TOLERANCE
-    near = found["fp64"] <= tolerance
+    near = found["fp64"] <= (tolerance := ROUNDING[short] if short and not sums else TOLERANCE)
     # What is fed the same sub-batches takes the same steps from them, whatever its loss does across samples.
-    across = not whole and not short and not ledger and program.semantics in WHOLE and divides(program)
+    how = _compared(plan, program, bool(ledger), bool(short))
+    across = not whole and how in WHOLE and divides(program)
     with loss_in(task, "fp64"):
         because = (unlike_its_parts(task, graph.batch, seed) if across else "") if near else explained()
     return {
@@ -109,11 +111,18 @@ def checked(
         "semantics": program.semantics,
         "max_difference": found["fp64"],
         "tolerance": tolerance,
-        "against": _against(plan, program, "replayed" if ledger else "halved" if short else program.semantics, whole),
+        "against": _against(plan, program, how, whole),
         "fp32_difference": found["fp32"],
         "control_difference": found["control"],
         "because": because,
     }
+
+
+def _compared(plan: Plan, program: Program, replayed: bool, short: bool) -> str:
+    """How a plan is compared, a key of AGAINST."""
+    coded = program.codings or any(sync.wire.codecs for sync in plan.sync)
+    rounded = program.semantics == "lossy" and plan.memory.precision is Precision.TF32 and not coded
+    return "replayed" if replayed else "halved" if short else "rounded" if rounded else program.semantics
 
 
 def _against(plan: Plan, program: Program, how: str, whole: bool) -> str:

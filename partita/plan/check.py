@@ -9,6 +9,7 @@ from partita.cluster.cluster import Cluster
 from partita.errors import PlanError
 from partita.graph.graph import Graph
 from partita.graph.homes import stage_starts
+from partita.plan.formats import check_formats
 from partita.plan.memory import Memory, Precision, Recompute
 from partita.plan.plan import Plan, Rule, Update, own_servers, ranks_of
 from partita.plan.rule import momentum_ahead
@@ -35,6 +36,7 @@ def check(plan: Plan, graph: Graph, cluster: Cluster) -> None:
     _memory(plan)
     _stages(plan, graph)
     _machine(plan, cluster)
+    check_formats(plan, cluster)
     for phase in plan.before:
         if phase.steps < 1:
             raise PlanError(f"{plan.name}: a phase lasts {phase.steps} steps; give it 1 or more, or leave it out")

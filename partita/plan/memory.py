@@ -39,11 +39,12 @@ class Offload:
 
 
 class Precision(StrEnum):
-    """In which precision the step is computed: the task's, fp32, or a half precision with fp32 master copies of all
-    weights."""
+    """In which precision the step is computed: the task's, fp32, fp32 whose products cards round to TF32, or a half
+    precision with fp32 master copies of all weights."""
 
     TASK = "task"
     FP32 = "fp32"
+    TF32 = "tf32"
     BF16 = "bf16"
     FP16 = "fp16"
 

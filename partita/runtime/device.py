@@ -21,6 +21,7 @@ import os
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Any, Final
@@ -29,12 +30,14 @@ import torch
 
 from partita.cluster.cluster import Cluster
 from partita.errors import ClusterError
+from partita.graph.precision import TF32
 from partita.program.timeline import Span
 from partita.units import Seconds
 
 CPU: Final = "cpu"
 GLOO: Final = "gloo"
 BOTH: Final = "cpu:gloo,cuda:nccl"
+AMPERE: Final = (8, 0)  # compute capability
 AHEAD: Final = 1024  # moments that may be open: the host is never further ahead of the device
 
 Ends = list[tuple[Seconds, Seconds]]
@@ -80,6 +83,30 @@ def clear_workspaces() -> None:
 def on(device: str) -> AbstractContextManager[Any]:
     """A context in which a thread launches to the device."""
     return nullcontext() if device == CPU else torch.cuda.device(device)
+
+
+def in_tf32(code: Callable[..., None], device: str) -> Callable[..., None]:
+    """`code` with fp32's products on a card in TF32, and as they were when it is done.
+
+    By the setting of which all of torch knows: torch.compile cannot read what `backends.cuda.matmul.fp32_precision`
+    alone was set to (pytorch issue 166387). Raises ClusterError for a card that has no TF32.
+    """
+    if torch.cuda.get_device_capability(device) < AMPERE:
+        raise ClusterError(
+            f"precision=tf32 asks for TF32, and {torch.cuda.get_device_name(device)} has none: NVIDIA's cards do from "
+            "Ampere on; use precision=fp32"
+        )
+
+    def rounding(*given: Any) -> None:
+        if torch.backends.cuda.matmul.fp32_precision == TF32:
+            return code(*given)
+        torch.set_float32_matmul_precision("high")
+        try:
+            code(*given)
+        finally:
+            torch.set_float32_matmul_precision("highest")
+
+    return rounding
 
 
 def to_device(tensor: torch.Tensor, device: str, floating: torch.dtype | None = None) -> torch.Tensor:

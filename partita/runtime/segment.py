@@ -30,11 +30,11 @@ import torch
 from partita.errors import CaptureError
 from partita.graph.graph import TANGENT, Graph
 from partita.graph.operator import Argument, Operator, Ref, Symbol
-from partita.graph.precision import ACCUMULATED
+from partita.graph.precision import ACCUMULATED, TF32
 from partita.graph.tensor import Affine, Ratio
 from partita.kernels import attention, batch_norm, layer_norm
 from partita.lowering.precision import SHORT
-from partita.runtime.device import CPU
+from partita.runtime.device import CPU, in_tf32
 from partita.runtime.draws import DRAWING
 from partita.runtime.whole import OPAQUE
 from partita.tracing.calls import call_of
@@ -100,7 +100,7 @@ def compile_segment(
 
     Values that a later segment or the caller reads are left in the environment, values that are used up are removed
     from it, and values for other stages are stored under the names that these use. With `compiled` torch.compile makes
-    one function of them.
+    one function of them. Of a step in TF32 it is on cards a function that multiplies so.
     """
     last = last_reads(graph) if last is None else last
     writer = _Writer(graph, start, stop, device, last, compiled)
@@ -108,7 +108,8 @@ def compile_segment(
     exec(compile(writer.text(), f"<{graph.name}[{start}:{stop}]>", "exec"), scope)
     if compiled:
         scope["pure"] = torch.compile(scope["pure"], backend=COMPILER, dynamic=False)
-    return scope["segment"]  # type: ignore[no-any-return]
+    segment: Callable[[Environment, Leaves], None] = scope["segment"]
+    return in_tf32(segment, device) if graph.precision == TF32 and device != CPU else segment
 
 
 class _Writer:

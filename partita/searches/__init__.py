@@ -20,7 +20,7 @@ what is asked
     steps_file        both kinds of steps as files
     break_even        the bandwidth below which a codec pays
     sweep             a plan over bandwidths
-    half_precision    what bf16 would take
+    half_precision    what TF32 and bf16 would take
 the grid, by formula
     space             Space: its points as columns
     estimates         steps of all points

@@ -19,7 +19,9 @@ from partita.cost.launching import slower
 from partita.errors import InputError
 from partita.graph.gc_pause import without_gc
 from partita.graph.graph import Graph
+from partita.graph.precision import TF32, shortened
 from partita.lowering.lower import check_lowered
+from partita.plan.memory import Precision
 from partita.plan.plan import Plan
 from partita.recipes.catalogue import RECIPES, call
 from partita.searches.best_first import FEW_DEVICES, BestFirst, best_first
@@ -30,6 +32,7 @@ from partita.searches.exhaustive import grid, simulated
 from partita.searches.explaining import MOST_RANKS
 from partita.searches.families import with_families
 from partita.searches.footprint import rooms_of
+from partita.searches.half_precision import quicker, rounded
 from partita.searches.lower_bounds import LowerBounds
 from partita.searches.objective import ALLOWED, check_objective, objective_values
 from partita.searches.ranking import At, none_applies, ranked
@@ -42,6 +45,7 @@ from partita.wire.codec import SPECS
 
 SLACK: Final = 0.15  # by which the formula may overrate a peak
 UNDERRATED: Final = (0.02, 0.15)  # by which it underrates a step, and may at the most: none is as fast as it says
+IN_TF32: Final = 4  # points of few devices, the best ones, that are looked at in TF32 too
 OTHER_RECIPES: Final = ("ps_sync", "pipe_sgd", "local_sgd")  # what the grid has no column for
 # What joins them where `allow` lets it through: recipes as they are, and codecs of gradients that are all-reduced. Not
 # what takes the steps of another one in the end (post_local_sgd those of local_sgd, eamsgd of easgd), nor parallel_sgd,
@@ -91,7 +95,7 @@ def shortlist_of(
     """The best points of the whole grid by formula, on data-sheet costs, calibrated where some are `measured`: 16 on
     few devices, where the clock is quick, otherwise 2; on few devices also one device, the `usual` plan and the recipes
     that the grid has no column for. Where plans may be lossy, also the best point of each codec, on many devices of two
-    codecs.
+    codecs, and where TF32 is far quicker, the best points in it.
 
     With `tight`, instead: the best point that may use all of the memory by formula, the best that may use only so much
     of it (SHARES), and so on down to the smallest point.
@@ -120,6 +124,8 @@ def shortlist_of(
         others = ("single", usual(graph), *other_recipes(allow, least_bucket(trained))) if few else ()
         if "lossy" in ALLOWED[allow]:
             others = (*others, *coded(found, costs, capacity, len(SPECS) if few else 2))
+            some = kept[: IN_TF32 if few else 1] if Precision.TF32 in quicker(graph, cluster) else ()
+            others = (*others, *(rounded(space.call(i), Precision.TF32) for i in some))
     plans, seconds, memory, refused = [], [], [], list(space.refused)
     chosen = [(space.call(i), float(found.seconds[i]), float(found.memory[i])) for i in kept]
     names = {text for text, _, _ in chosen}
@@ -199,7 +205,7 @@ def auto(
     """The plans of `shortlist`, simulated by the event clock and ranked. Where `costs` are those that priced it, and
     time is the objective, every other point of the grid that could still be faster is simulated too; where that would
     be too many, or for another objective, of each family the best by formula. The gap printed is to the lowest bound of
-    any point that was not simulated; where plans may be lossy, with any codec or without.
+    any point that was not simulated; where plans may be lossy, with any codec or without, in TF32 or not.
 
     Raises PlanError where no plan applies.
     """
@@ -214,7 +220,7 @@ def auto(
         recipes = {recipe_of(one.plan.name) for one in rest.candidates}
         if any(one.fits for one in rest.candidates):  # and what is ranked beside it is of another recipe, or has codecs
             other = tuple(p for p in plans if recipe_of(p.name) not in recipes)[: len(recipes) < 2]
-            plans = (*other, *(p for p in plans if p not in other and _codes(p)))
+            plans = (*other, *(p for p in plans if p not in other and _rounds(p)))
     found, refused = list[Candidate](), list[tuple[str, str]]()
     if plans:
         found, refused = simulated(graph, cluster, costs, calls=plans, objective=objective, allow=allow, tell=tell)
@@ -233,6 +239,9 @@ def auto(
     bound, space = rest.bound, len(estimates.space)
     if "lossy" in ALLOWED[allow] and objective != "time-to-loss":
         bound, space = min(bound, lower_bound_of(estimates.space, bounds)), space + coded_points(estimates.space)
+        if Precision.TF32 in quicker(graph, cluster):
+            quick = LowerBounds(shortened(graph, TF32), cluster, shortlist.measured)
+            bound, space = min(bound, float(quick.computing(estimates.space).min())), space + len(estimates.space)
     search = ranked(graph, rest.costs, every, (*shortlist.refused, *refused), objective, bound, by_formula)
     return replace(
         search, search_seconds=time.perf_counter() - begun, space=space, fitting=shortlist.fitting,
@@ -240,8 +249,8 @@ def auto(
     )  # fmt: skip
 
 
-def _codes(plan: Plan) -> bool:
-    return any(sync.wire.codecs for sync in plan.sync)
+def _rounds(plan: Plan) -> bool:
+    return plan.memory.precision is Precision.TF32 or any(sync.wire.codecs for sync in plan.sync)
 
 
 def _by_formula(estimates: Estimates, points: tuple[int, ...]) -> At:

@@ -14,11 +14,12 @@ from partita.graph.gc_pause import without_gc
 from partita.graph.graph import Graph
 from partita.graph.precision import wide_of
 from partita.lowering.lower import check_lowered
+from partita.plan.memory import Precision
 from partita.plan.plan import Plan
 from partita.recipes.catalogue import call
 from partita.searches.auto import shortlist_of
 from partita.searches.footprint import rooms_of
-from partita.searches.half_precision import in_bf16
+from partita.searches.half_precision import rounded
 from partita.searches.memory_bound import MemoryBound, memory_bound_of
 from partita.searches.peaks import ERROR, peaks_of
 from partita.units import Bytes, show_bytes
@@ -134,7 +135,7 @@ def _shorter(way: _Way, cluster: Cluster) -> _Way:
     plans, places = list[Plan](), list[int]()
     for place, plan in enumerate(way.plans):
         with suppress(InputError):
-            check_lowered(way.graph, short := call(in_bf16(plan.name), way.graph, cluster), cluster)
+            check_lowered(way.graph, short := call(rounded(plan.name, Precision.BF16), way.graph, cluster), cluster)
             plans.append(short)
             places.append(place)
     slower, memory = (tuple(each[place] for place in places) for each in (way.slower, way.memory))

@@ -1,16 +1,18 @@
-"""What a search that leaves the task's precision alone says of half precision: the best plan, simulated in it."""
+"""What a search that leaves the task's precision alone says of TF32 and half precision: the best plan simulated so."""
 
 from __future__ import annotations
 
 from typing import Final
 
-from partita.cluster.cluster import Device
+from partita.cluster.cluster import Cluster
 from partita.cost.costs import Costs
 from partita.cost.datasheet import datasheet_costs
 from partita.errors import InputError
+from partita.graph.graph import Graph
 from partita.graph.precision import wide_of
-from partita.graph.tensor import DTYPE_OF
+from partita.graph.tensor import PRECISION_OF
 from partita.lowering.lower import last_program
+from partita.lowering.precision import FORMATS
 from partita.lowering.samples import sizes_of
 from partita.plan.memory import Precision
 from partita.recipes.catalogue import call
@@ -23,33 +25,43 @@ QUICKER: Final = 2.0  # times the rate that devices have for the task's own prec
 
 
 def half_precision(found: Search, costs: Costs) -> str:
-    """What the first plan of a search would take in bf16, in a sentence, where the task's precision is another one and
-    all devices are accelerators that are several times as quick in bf16; else nothing."""
+    """What the first plan of a search would take in TF32 and in bf16, in a sentence, where the task's precision is
+    another one and all devices are accelerators that are several times as quick in them; else nothing."""
     graph, cluster, first = costs.graph, costs.cluster, found.candidates[0]
-    own = next((name for name, dtype in DTYPE_OF.items() if dtype == wide_of(graph)), "")
-    asked = first.plan.memory.precision is not Precision.TASK or costs.source == "measured"
-    if not own or asked or not all(_quicker(device, own) for device in cluster.devices):
+    quick = quicker(graph, cluster)
+    if not quick or first.plan.memory.precision is not Precision.TASK or costs.source == "measured":
         return ""
-    text, says = in_bf16(first.plan.name), f"computed in {own} as the task is"
+    says = f"computed in {PRECISION_OF[wide_of(graph)]} as the task is"
     if first.instructions > SMALL:
-        return f"{says}; precision=bf16 was not simulated, for the plan is long; simulate --plan '{text}' does"
+        text, names = rounded(first.plan.name, quick[-1]), " and ".join(f"precision={one}" for one in quick)
+        return f"{says}; {names} not simulated, for the plan is long; simulate --plan '{text}' does"
+    parts = [part for one in quick if (part := _simulated(rounded(first.plan.name, one), costs, one))]
+    took = show_seconds(first.timeline.step_seconds)
+    return f"{says}; {', '.join(parts)}, not {took}" if parts else ""
+
+
+def _simulated(text: str, costs: Costs, precision: Precision) -> str:
+    """What a call in a precision takes, in words; nothing where it cannot be carried out."""
+    graph, cluster = costs.graph, costs.cluster
     try:
         program = last_program(graph, plan := call(text, graph, cluster), cluster)
     except InputError:
         return ""
-    sheet = datasheet_costs(graph, cluster, tuple(sizes_of(plan, graph)), precisions=(DTYPE_OF["bf16"],))
-    short, took = step_seconds(program, sheet), first.timeline.step_seconds
-    return (
-        f"{says}; with precision=bf16, which is {program.semantics}, {first.plan.name} would take "
-        f"{show_seconds(short)} a step, not {show_seconds(took)}"
-    )
+    sheet = datasheet_costs(graph, cluster, tuple(sizes_of(plan, graph)), precisions=(FORMATS[precision],))
+    took = show_seconds(step_seconds(program, sheet))
+    return f"{text}, which is {program.semantics}, would take {took} a step"
 
 
-def in_bf16(name: str) -> str:
-    """A recipe call with precision=bf16."""
-    return name.removesuffix(")") + ("," if "(" in name else "(") + "precision=bf16)"
+def quicker(graph: Graph, cluster: Cluster) -> tuple[Precision, ...]:
+    """Those of TF32, for a task in fp32, and bf16 in which all devices are accelerators that are several times as quick
+    as in the task's precision."""
+    own = PRECISION_OF.get(wide_of(graph), "")
+    rates = [dict(device.flops) for device in cluster.devices if device.backend == "cuda"]
+    formats = (Precision.TF32, Precision.BF16) if own == "fp32" else (Precision.BF16,) if own else ()
+    known = formats if len(rates) == cluster.size else ()
+    return tuple(each for each in known if all(r.get(each, 0.0) >= QUICKER * r.get(own, 0.0) > 0.0 for r in rates))
 
 
-def _quicker(device: Device, own: str) -> bool:
-    rates = dict(device.flops)
-    return device.backend == "cuda" and rates.get("bf16", 0.0) >= QUICKER * rates.get(own, 0.0) > 0.0
+def rounded(name: str, precision: Precision) -> str:
+    """A recipe call in another precision."""
+    return name.removesuffix(")") + ("," if "(" in name else "(") + f"precision={precision})"

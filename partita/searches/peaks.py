@@ -14,7 +14,7 @@ from partita.cost.datasheet import datasheet_costs
 from partita.graph.batch import of_minibatch
 from partita.graph.graph import Graph
 from partita.lowering.lower import lower
-from partita.lowering.precision import short_dtype
+from partita.lowering.precision import format_asked
 from partita.plan.memory import Shard
 from partita.plan.plan import Plan
 from partita.plan.schedule import Order
@@ -79,7 +79,7 @@ def shortened(plan: Plan, graph: Graph) -> tuple[Plan, Graph, int]:
 
 def _costs(program: Program, plan: Plan, graph: Graph, cluster: Cluster) -> Costs:
     sizes = tuple(sorted({segment.batch for segment in program.segments}))
-    short = short_dtype(plan.memory)
+    short = format_asked(plan.memory)
     return datasheet_costs(graph, cluster, sizes, precisions=(short,) if short else ())
 
 

@@ -88,7 +88,7 @@ def test_large_products_come_near_the_peak_and_small_ones_do_not() -> None:
 
 def test_a_dtype_without_a_peak_goes_at_that_of_fp32() -> None:
     assert peak_of(CARD, "float16") == peak_of(CARD, "float32") == 14e12
-    assert peak_of(CARD, "float32", convolution=True) == 60e12
+    assert peak_of(CARD, "float32", tf32=True) == 60e12
     assert peak_of(Device("bare", "cuda"), "float32") > 0
 
 
@@ -119,7 +119,7 @@ def test_what_is_known_to_last_goes_before_the_rule() -> None:
     """A T4 has 70 W; what it does not name goes at the speed of fp32, and another format by its own."""
     card = replace(CARD, sustained=(("fp32", 3e12), ("tf32", 20e12)))
     assert rate_of(card, "float32") == rate_of(card, "float16") == 3e12
-    assert rate_of(card, "float32", convolution=True) == 20e12
+    assert rate_of(card, "float32", tf32=True) == 20e12
     assert rate_of(card, "bfloat16") == rate_of(CARD, "bfloat16") > rate_of(CARD, "float32") > 3e12
     product = Contraction(1.0, 1, 8192, 8192, 8192)
     assert multiplying(card, product, "float32", 4) > product.flops / 3e12 > seconds(product)

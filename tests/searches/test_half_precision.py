@@ -9,6 +9,7 @@ import pytest
 from partita.api import search
 from partita.cluster.cluster import Cluster
 from partita.cost.datasheet import datasheet_costs
+from partita.plan.memory import Precision
 from partita.searches import half_precision
 from partita.simulator.simulate import step_seconds
 from partita.units import show_seconds
@@ -17,10 +18,11 @@ from tests.searches.accelerators import deep, machines
 from tests.searches.test_lower_bounds import adam_of
 
 
-def cards(short: float, backend: str = "cuda") -> Cluster:
-    """Two cards whose rate in bf16 is so many times that in fp32."""
-    cluster = machines(2, 1e6)
-    device = replace(cluster.devices[0], backend=backend, flops=(("fp32", 1e6), ("bf16", 1e6 * short)))
+def cards(short: float, backend: str = "cuda", tf32: float = 0.0) -> Cluster:
+    """Two cards whose rate in bf16 is so many times that in fp32, and in TF32, if they have that."""
+    cluster, tensor = machines(2, 1e6), (("tf32", 1e6 * tf32),) if tf32 else ()
+    flops = (("fp32", 1e6), *tensor, ("bf16", 1e6 * short))
+    device = replace(cluster.devices[0], backend=backend, flops=flops)
     return replace(cluster, root=replace(cluster.root, members=(device,) * 2))
 
 
@@ -33,11 +35,27 @@ def said(cluster: Cluster, dtype: str = "") -> str:
 def test_the_best_plan_is_simulated_in_bf16_where_devices_are_far_quicker_in_it() -> None:
     graph, cluster = deep(8), cards(16)
     first = search(graph, cluster, source="datasheet").best.name
-    program = program_by(half_precision.in_bf16(first), graph, cluster)
+    text = half_precision.rounded(first, Precision.BF16)
+    program = program_by(text, graph, cluster)
     sizes = tuple({segment.batch for segment in program.segments})
     took = step_seconds(program, datasheet_costs(graph, cluster, sizes, precisions=("bfloat16",)))
-    words = f"computed in fp32 as the task is; with precision=bf16, which is lossy, {first} would take "
+    words = f"computed in fp32 as the task is; {text}, which is lossy, would take "
     assert said(cluster).startswith(f"{words}{show_seconds(took)} a step, not ")
+
+
+def test_tf32_is_told_beside_it_and_is_a_choice_where_plans_may_be_lossy() -> None:
+    graph, cluster = deep(8), cards(16, tf32=8)
+    exact, lossy = (search(graph, cluster, source="datasheet", allow=each) for each in ("exact", "lossy"))
+    text = half_precision.rounded(exact.best.name, Precision.TF32)
+    (line,) = (line for line in exact.explanation.splitlines() if "bf16" in line)
+    assert line.startswith(f"computed in fp32 as the task is; {text}, which is lossy, would take ")
+    best = lossy.candidates[0]
+    assert best.plan.memory.precision is Precision.TF32
+    assert best.semantics == "lossy"
+    assert lossy.lower_bound <= best.timeline.step_seconds < exact.candidates[0].timeline.step_seconds
+    assert lossy.space > exact.space
+    slow = search(graph, cards(16, tf32=1.5), source="datasheet", allow="lossy")
+    assert all(one.plan.memory.precision is Precision.TASK for one in slow.candidates)
 
 
 def test_nothing_is_said_where_nothing_is_gained() -> None:
@@ -50,9 +68,9 @@ def test_nothing_is_said_where_nothing_is_gained() -> None:
 
 def test_a_long_plan_is_not_simulated_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(half_precision, "SMALL", 1)
-    assert "precision=bf16 was not simulated, for the plan is long; simulate --plan '" in said(cards(16))
+    assert "precision=bf16 not simulated, for the plan is long; simulate --plan '" in said(cards(16))
 
 
-def test_a_call_in_bf16_is_a_call() -> None:
-    assert half_precision.in_bf16("single") == "single(precision=bf16)"
-    assert half_precision.in_bf16("ddp(data=4)") == "ddp(data=4,precision=bf16)"
+def test_a_call_in_another_precision_is_a_call() -> None:
+    assert half_precision.rounded("single", Precision.BF16) == "single(precision=bf16)"
+    assert half_precision.rounded("ddp(data=4)", Precision.TF32) == "ddp(data=4,precision=tf32)"
