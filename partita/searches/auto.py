@@ -241,7 +241,7 @@ def auto(
         bound, space = min(bound, lower_bound_of(estimates.space, bounds)), space + coded_points(estimates.space)
         if Precision.TF32 in quicker(graph, cluster):
             quick = LowerBounds(shortened(graph, TF32), cluster, shortlist.measured)
-            bound, space = min(bound, float(quick.computing(estimates.space).min())), space + len(estimates.space)
+            bound, space = min(bound, float(quick.steps.computing(estimates.space).min())), space + len(estimates.space)
     search = ranked(graph, rest.costs, every, (*shortlist.refused, *refused), objective, bound, by_formula)
     return replace(
         search, search_seconds=time.perf_counter() - begun, space=space, fitting=shortlist.fitting,
