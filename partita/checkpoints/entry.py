@@ -28,7 +28,7 @@ class Entry:
         gradient    in flight; `detail` is its age     factor     optimizer state of another shape, and numbers
         buffer      batch statistics and the like      settings   those of the optimizer's group: rate, momentum, ...
         random      a generator's state                schedule   the state of the rate's schedule
-        losses      rows: step, seconds, loss, weight  weight     of gradients in flight that are sums, by `detail` too
+        losses      of older checkpoints: see `losses` weight     of gradients in flight that are sums, by `detail` too
         own         the weights of a worker that is tied to a centre
         kept        what an agreement keeps of weights; `detail` is its Space
         scale       of the loss, in half precision

@@ -24,8 +24,6 @@ from partita.runtime.rules import schedule_state
 from partita.runtime.state import shaped
 from partita.tracing.update_units import groups_of, states_of
 
-Losses = list[tuple[int, float, float, float]]
-
 
 @dataclass(frozen=True, slots=True)
 class Copies:
@@ -110,9 +108,9 @@ def workers_of(program: Program) -> tuple[int, ...]:
     return tuple(sorted(rank for role in program.roles if role.keeps == "model" for rank in role.ranks))
 
 
-def held(rank: Rank, round: int, flying: int, losses: Losses) -> Shard:
+def held(rank: Rank, round: int, flying: int) -> Shard:
     """The shard of a checkpoint that `rank` writes after `round` rounds of its Program; the gradients of the last
-    `flying` rounds are not applied yet. `losses` are rows of the loss curve to save with it."""
+    `flying` rounds are not applied yet."""
     shard, copies_by_bucket = Shard(), copies_of(rank.program)
     for i, (name, copies) in enumerate(copies_by_bucket.items()):
         mine = name in rank.state.owned or copies.ranks[i % len(copies.ranks)] == rank.rank
@@ -137,8 +135,6 @@ def held(rank: Rank, round: int, flying: int, losses: Losses) -> Shard:
         _weights(shard, rank, round, flying)
     for detail, state in random_states(rank.device).items():
         shard.tensors[Entry("random", detail=detail, rank=rank.rank)] = state
-    if losses:
-        shard.tensors[Entry("losses", rank=rank.rank)] = torch.tensor(losses, dtype=torch.float64)
     return shard
 
 

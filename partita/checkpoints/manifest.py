@@ -4,6 +4,7 @@ commits.
 DIR/checkpoints/step-40/rank-0.safetensors
                         rank-1.safetensors
                         manifest.json         sizes and SHA-256 of these, a digest of itself
+DIR/losses.csv                                of which each checkpoint names a part, from the beginning on (`losses`)
 """
 
 from __future__ import annotations
@@ -58,7 +59,8 @@ class Manifest:
 
     The last `flying` gradients of a program that goes on for `lag` rounds after the last one are not applied yet, or
     changes of weights: `flies` says what, "" that it is not known; `seconds` is how long the run took so far.
-    `settings` are those that the optimizer began with, as `settings.settings_of` writes them.
+    `settings` are those that the optimizer began with, as `settings.settings_of` writes them; `losses` is the part of
+    the run's file of losses that is the checkpoint's, None if its shards have them.
     """
 
     step: int
@@ -73,6 +75,7 @@ class Manifest:
     files: tuple[File, ...] = ()
     flies: str = ""
     settings: Any = ()
+    losses: File | None = None
 
 
 def identity_of(graph: Graph, seed: int, update: Rules) -> Identity:
@@ -149,7 +152,8 @@ def _manifest(path: Path, body: dict[str, Any]) -> Manifest:
     check_schema(schema, SCHEMA, str(path), remedy)
     try:
         files = tuple(File(**file) for file in body.pop("files"))
-        found = Manifest(**body | {"identity": Identity(**body["identity"])}, files=files)
+        losses = File(**body["losses"]) if body.get("losses") else None
+        found = Manifest(**body | {"identity": Identity(**body["identity"]), "losses": losses}, files=files)
     except (TypeError, KeyError):
         raise InputError(f"{path} lacks something of schema {schema}; remove that checkpoint") from None
     for file in found.files:

@@ -53,8 +53,9 @@ from partita.task import Task
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """An opened checkpoint."""
+    """An opened checkpoint, and its directory."""
 
+    path: Path
     manifest: Manifest
     contents: Contents
 
@@ -68,7 +69,7 @@ class Checkpoint:
 def open_checkpoint(path: Path) -> Checkpoint:
     """The checkpoint in the directory `path`, whose files must have been checked before (`manifest`)."""
     manifest = read_manifest(path)
-    return Checkpoint(manifest, Contents(path / file.name for file in manifest.files))
+    return Checkpoint(path, manifest, Contents(path / file.name for file in manifest.files))
 
 
 def restore(

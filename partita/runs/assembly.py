@@ -12,6 +12,7 @@ import torch
 from partita.checkpoints.checkpoint import SavePolicy
 from partita.checkpoints.dividing import restored
 from partita.checkpoints.holding import held
+from partita.checkpoints.losses import LossFile, begun_in, losses_of, taken_rows, totals
 from partita.checkpoints.manifest import Identity, identity_of, written
 from partita.checkpoints.restore import Checkpoint
 from partita.checkpoints.saving import save_shards
@@ -22,7 +23,6 @@ from partita.graph.graph import Graph
 from partita.graph.operator import Ref
 from partita.plan.plan import Plan
 from partita.program.program import MASS, Program, Role
-from partita.runs.losses import loss_rows, losses_of, totals
 from partita.runtime.device import CPU, clock_of
 from partita.runtime.feed import Feed, floats_of
 from partita.runtime.gather import reunited
@@ -113,7 +113,8 @@ def train_in_process(
     """
     start = dict(values) if values is not None else initial(task, seed, precision)[1]
     states: dict[int, State] = {}
-    losses = {at: loss for at, _, loss, _ in losses_of(saved)} if saved else {}
+    losses = {at: loss for at, _, loss, _ in losses_of(saved)[1]} if saved else {}
+    file, fresh = begun_in(keep.out if keep else ""), dict(losses)
     parts = left(graph, plan, cluster, steps, saved.manifest.step if saved else 0)
     for i, leg in enumerate(parts):
         if not settle and leg is parts[-1] and not leg.program.steps:
@@ -137,26 +138,26 @@ def train_in_process(
         in_common(ranks)
         for interval in intervals(leg, flying, keep.every if keep else 0, not any(p.whole for p in parts[i + 1 :])):
             advance(ranks, interval, order, slow)
-            summed = losses | totals(row for rank in ranks for row in loss_rows(rank))
+            fresh |= totals(row for rank in ranks for row in taken_rows(rank))
+            losses |= fresh
             if keep and interval.keep:
                 identity = identity_of(graph, seed, plan.update)
                 own = settings_of(task, graph, program.update)
-                _keep(keep, ranks, plan, interval, identity, sorted(summed.items()), keyed, own)
-        losses = summed
+                file, fresh = _keep(keep, ranks, plan, interval, identity, file, fresh, keyed, own), {}
     reunited(parts[-1].program, states)
     return states, losses
 
 
 def _keep(
     keep: SavePolicy, ranks: list[Rank], plan: Plan, interval: Interval, identity: Identity,
-    losses: list[tuple[int, float]], keyed: bool, own: Any,
-) -> None:  # fmt: skip
-    """A checkpoint after an interval."""
-    program, rows = ranks[0].program, [(at, 0.0, loss, 0.0) for at, loss in losses]
+    file: LossFile, losses: Mapping[int, float], keyed: bool, own: Any,
+) -> LossFile:  # fmt: skip
+    """A checkpoint after an interval; returns the file of losses, with those since the one before."""
+    program, rows = ranks[0].program, [(at, 0.0, loss, 0.0) for at, loss in losses.items()]
     flying = 0 if interval.drain else min(interval.stop, program.drain)
-    shards = [held(rank, interval.stop, flying, rows if rank is ranks[0] else []) for rank in ranks]
-    step = ranks[0].step(interval.stop, 0)
-    save_shards(shards, keep, written(plan, program, step, flying, 0.0, keyed, identity, own))
+    shards = [held(rank, interval.stop, flying) for rank in ranks]
+    manifest = written(plan, program, ranks[0].step(interval.stop, 0), flying, 0.0, keyed, identity, own)
+    return save_shards(shards, keep, manifest, file, rows)
 
 
 def carry_over(

@@ -3,6 +3,7 @@
 DIR/manifest.json       what the run is, written before it begins (`report/manifest.py`)
 DIR/.lock               held by the launcher (rank 0 under torchrun) while it lives
 DIR/checkpoints/        see manifest.py
+DIR/losses.csv          the losses up to the newest checkpoint, see losses.py
 DIR/model.safetensors   the weights at the end
 DIR/result.json         written last of all: the run is finished
 """

@@ -13,8 +13,9 @@ from typing import Any, Final
 import psutil
 
 from partita.checkpoints.checkpoint import SavePolicy, place_of
-from partita.checkpoints.holding import Losses, held
-from partita.checkpoints.manifest import identity_of, written
+from partita.checkpoints.holding import held
+from partita.checkpoints.losses import Losses, LossFile, Row, begun_in, losses_of, taken_rows
+from partita.checkpoints.manifest import DamagedCheckpoint, identity_of, written
 from partita.checkpoints.restore import Checkpoint, changes_since, lost, open_checkpoint
 from partita.checkpoints.saving import save_together
 from partita.checkpoints.settings import sentences, settings_of
@@ -27,7 +28,6 @@ from partita.runs.failover import Failover
 from partita.runs.halt import Halt
 from partita.runs.heap import set_aside
 from partita.runs.heartbeat import Heartbeat, at_work
-from partita.runs.losses import Row, loss_rows, losses_of
 from partita.runs.rejoin import Admission, Rejoin
 from partita.runs.session import EVERY, Job, Report, Session
 from partita.runtime.brake import Brake
@@ -83,9 +83,10 @@ def progress_of(event: Mapping[str, Any], plan: str, steps: int) -> str:
 class Execution:
     """The state of one run on one rank.
 
-    `earlier` are the losses of steps before a resume, which took `away` seconds; `begun` is the time at which the run's
-    first step would have begun on this process's clock, had it never been interrupted, so that what is set up before
-    it is no training; `idle` are the core-seconds that the process had used by then.
+    `earlier` are the losses of steps before a resume, which took `away` seconds, `losses` this rank's parts of those
+    since, of which the first `noted` are in a checkpoint, and so in the `file` of losses; `begun` is the time at which
+    the run's first step would have begun on this process's clock, had it never been interrupted, so that what is set up
+    before it is no training; `idle` are the core-seconds that the process had used by then.
     """
 
     session: Session
@@ -97,7 +98,9 @@ class Execution:
     step: int = 0
     state: State | None = None
     earlier: Losses = field(default_factory=list)
-    losses: dict[int, Row] = field(default_factory=dict)
+    losses: list[Row] = field(default_factory=list)
+    noted: int = 0
+    file: LossFile = field(init=False)
     ends: dict[int, Seconds] = field(default_factory=dict)
     cores: dict[int, Seconds] = field(default_factory=dict)
     begun: Seconds = field(default_factory=time.perf_counter)
@@ -108,6 +111,9 @@ class Execution:
     stopped: bool = False
     recovery: Rejoin | Failover | None = None
     kept: Path = Path()  # the last checkpoint
+
+    def __post_init__(self) -> None:
+        self.file = begun_in(self.job.out)
 
     def go(self) -> None:
         """Carry out the run, leg by leg, from its start to its end."""
@@ -142,7 +148,7 @@ class Execution:
         rank = self.session.rank_for(leg.program, self.state, first, self.job.keyed, saved, anew=anew)
         rank.brake, self.state = self.brake, rank.state
         if saved and rank.rank == 0:
-            self.earlier = losses_of(saved)
+            self._find_losses(saved)
             for sentence in lost(saved, leg.program):
                 self.report({"note": f"{leg.program.name} goes on from another plan: {sentence}"})
             for sentence in sentences(changes_since(saved, self.session.task, self.session.graph, leg.program)):
@@ -175,6 +181,15 @@ class Execution:
             self.spans, (sent, step) = [asdict(span) for span in rank.spans], self.before
             self.sent = (self._sent() - sent) // max(self.step - step, 1)
 
+    def _find_losses(self, saved: Checkpoint) -> None:
+        """Take in the losses of the steps before a resume, if the run's file still has them."""
+        try:
+            file, self.earlier = losses_of(saved)
+        except DamagedCheckpoint as found:
+            self.report({"note": f"{found}; the losses of the steps before {saved.manifest.step} are not known"})
+        else:
+            self.file = file if file.path == self.file.path else self.file
+
     def _sent(self) -> Bytes:
         """What this process has sent in this run so far."""
         assert self.session.transport is not None
@@ -201,7 +216,7 @@ class Execution:
             if rank.program.steps:
                 at = rank.step(round, rank.program.steps - 1)
                 self.ends[at], self.cores[at] = end, core
-        self.losses |= {row[0]: row for row in loss_rows(rank, rank.step(start, 0))}
+        self.losses += taken_rows(rank)
         self.step = rank.step(stop, 0)
 
     def _hold_together(self, rank: Rank) -> None:
@@ -215,16 +230,18 @@ class Execution:
         if not self.job.out or self.kept == (place := place_of(self.job.out, self.step)):
             return
         self._hold_together(rank)
-        losses = [(at, self._second(at), loss, weight) for at, loss, weight in self.losses.values()]
-        shard = held(rank, round, flying, self.earlier + losses)
+        losses = [(at, self._second(at), loss, weight) for at, loss, weight in self.losses[self.noted :]]
+        losses = losses if self.file.size else self.earlier + losses
+        shard = held(rank, round, flying)
         seconds = time.perf_counter() - self.begun
         identity = identity_of(self.session.graph, self.session.seed, self.job.plan.update)
         own = settings_of(self.session.task, self.session.graph, rank.program.update)
         manifest = written(self.job.plan, rank.program, self.step, flying, seconds, self.job.keyed, identity, own)
         policy = SavePolicy(self.job.out, self.job.every, self.job.keep)
         writing = partial(at_work, self.report, {"saving": self.step})
-        failed = save_together(shard, policy, manifest, rank.rank, writing)
-        self.kept = self.kept if failed else place
+        failed, self.file = save_together(shard, policy, manifest, rank.rank, writing, self.file, losses)
+        if not failed:
+            self.kept, self.noted = place, len(self.losses)
         if failed and rank.rank == 0:
             self.report({"note": f"the checkpoint of step {self.step} was not written ({failed}); older ones stay"})
 
@@ -235,7 +252,7 @@ class Execution:
         """This rank's part of the result as plain data; seconds are of rank 0's clock."""
         session, job, state, shift = self.session, self.job, self.state, self.session.offset
         ends = {at: self.begun + second for at, second, _, _ in self.earlier if second} | self.ends
-        losses = [(at, loss, weight) for at, _, loss, weight in self.earlier] + [*self.losses.values()]
+        losses = [(at, loss, weight) for at, _, loss, weight in self.earlier] + self.losses
         leaves = {} if self.stopped else session.leaves(job, state)
         merges = [astuple(merge) for merge in state.ledger.merges] if state else []
         self.state = state = None  # what a step needs beside the weights makes room for the module

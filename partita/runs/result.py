@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
+from partita.checkpoints.losses import totals
 from partita.program.breakdown import breakdown
 from partita.program.ledger import Merge, step_of
 from partita.program.program import Program
 from partita.program.shares import lockstep, shares_of
 from partita.program.timeline import Span, Timeline
-from partita.runs.losses import totals
 from partita.units import Seconds
 
 

@@ -258,7 +258,7 @@ def test_a_step_is_not_saved_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     plan = call("ddp", graph, cluster_of(2))
     for name in ("held", "identity_of", "settings_of", "written"):
         monkeypatch.setattr(execution, name, lambda *given: None)
-    monkeypatch.setattr(execution, "save_together", lambda *given: failures.pop(0))
+    monkeypatch.setattr(execution, "save_together", lambda *given: (failures.pop(0), given[-2]))
     monkeypatch.setattr(execution.Execution, "_hold_together", lambda self, rank: None)
     heard, rank = list[dict[str, Any]](), Mock(spec=Rank, rank=0, program=Mock())
     session, job = Mock(spec=Session, task=None, graph=graph, seed=0), Job(plan, 4, out=str(tmp_path))

@@ -49,7 +49,7 @@ def main() -> None:
     words = sys.argv[1 + left :]
     there = mock.patch("partita.runtime.feed.to_device", lambda x, device, floating: x if left else x.to(device))
     clock = mock.patch("partita.runs.assembly.clock_of", return_value=Clock())
-    losses = mock.patch("partita.runs.assembly.loss_rows", return_value=[])  # numbers that nobody can read
+    losses = mock.patch("partita.runs.assembly.taken_rows", return_value=[])  # numbers that nobody can read
     with there, clock, losses, mock.patch.object(Feed, "positions", drawn):
         for text, ranks in zip(words[::2], words[1::2], strict=True):
             cluster = load_cluster(f"local:{ranks}")

@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch.utils.data import default_collate
 
+from partita.checkpoints.losses import Row, taken_rows
 from partita.errors import LoweringError, RunError
 from partita.lowering.lower import lower
 from partita.oracles.check import TOLERANCE, checked
@@ -20,7 +21,6 @@ from partita.program.program import WEIGHT
 from partita.recipes.catalogue import call
 from partita.runs import assembly
 from partita.runs.assembly import train_in_process
-from partita.runs.losses import loss_rows
 from partita.runtime.rank import Rank
 from partita.task import Task
 from tests.captures import capture
@@ -111,13 +111,20 @@ def test_of_a_step_that_is_over_numbers_are_kept_and_no_tensors(
     monkeypatch: pytest.MonkeyPatch, make: Callable[[], Task], plan: str
 ) -> None:
     """A run may have a million steps."""
-    seen: list[Rank] = []
-    monkeypatch.setattr(assembly, "loss_rows", lambda rank: seen.append(rank) or loss_rows(rank))
+    kept: list[object] = []
+
+    def taken(rank: Rank) -> list[Row]:
+        kept.extend((*rank.losses.values(), *rank.weights.values()))
+        rows = taken_rows(rank)
+        assert not rank.losses
+        assert not rank.weights
+        return rows
+
+    monkeypatch.setattr(assembly, "taken_rows", taken)
     task, machines = make(), cluster_of(3)
     graph = capture(task)
     _, losses = train_in_process(task, graph, call(plan, graph, machines), machines, 4, seed=5)
     assert sorted(losses) == [0, 1, 2, 3]
-    kept = [value for rank in seen for value in (*rank.losses.values(), *rank.weights.values())]
     assert {type(value) for value in kept} == {float}
 
 
