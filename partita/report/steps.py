@@ -21,6 +21,6 @@ def steps_of(found: Comparison) -> StepsOfPlans:
         max((row.target_loss for row in ran if row.target_loss is not None), default=0.0),
         tuple(MeasuredPlan(row.plan, row.steps_to_target) for row in ran if row.steps_to_target),
         task=found.setting.task, batch=max((row.measured.batch for row in ran if row.measured), default=0),
-        devices=found.cluster.size, within=max((row.loss[-1][0] for row in ran), default=0),
+        devices=found.cluster.size, within=max((row.loss[-1][0] + 1 for row in ran), default=0),
         never=tuple(row.plan for row in ran if not row.steps_to_target),
     )  # fmt: skip

@@ -55,11 +55,11 @@ class StepsOfPlans:
                 raise OptionError(f"{one.plan} takes {one.steps:g} steps to the loss; give a number above 0")
 
 
-Curve: TypeAlias = Sequence[tuple[int, Seconds, float]]  # (step, seconds since the first began, training loss)
+Curve: TypeAlias = Sequence[tuple[int, Seconds, float]]  # (step from 0 on, seconds since it began, training loss)
 
 
 def reached(curves: Sequence[Curve], target: float) -> tuple[int, Seconds] | None:
-    """The step, and the median of the seconds, at which a training loss, the mean over WINDOW steps and over all
+    """After how many steps, and the median of the seconds, a training loss, the mean over WINDOW steps and over all
     `curves`, has come down to the target; of a run of fewer than ten times as many steps the mean over a tenth. None
     where it never has."""
     points = list(zip(*curves, strict=False))
@@ -67,5 +67,5 @@ def reached(curves: Sequence[Curve], target: float) -> tuple[int, Seconds] | Non
     losses = [fmean(loss for _, _, loss in point) for point in points]
     for i in range(window, len(points) + 1):
         if fmean(losses[i - window : i]) <= target:
-            return points[i - 1][0][0], median(at for _, at, _ in points[i - 1])
+            return points[i - 1][0][0] + 1, median(at for _, at, _ in points[i - 1])
     return None

@@ -42,17 +42,18 @@ def ranked(steps: StepsOfPlans | None, allow: str = "any", graph: Graph | None =
 
 def test_a_loss_counts_when_its_mean_has_come_down() -> None:
     """Of a loss that falls by 0.01 a step the mean over 20 steps is 0.095 above the last one; a single lucky minibatch
-    is no sign; of two runs the mean counts."""
-    line = [(step, 0.1 * step, 3.0 - 0.01 * step) for step in range(1, 301)]
+    is no sign; of two runs the mean counts. Steps have numbers from 0 on: after the first there was one."""
+    line = [(step - 1, 0.1 * step, 3.0 - 0.01 * step) for step in range(1, 301)]
     assert WINDOW == 20
     assert reached([line], 1.0) == (210, pytest.approx(21.0))  # 191 ... 210 are 200.5 on average, and 3 - 2.005 < 1
-    lucky = [(step, at, 0.0 if step == 50 else loss) for step, at, loss in line]
+    lucky = [(step, at, 0.0 if step == 49 else loss) for step, at, loss in line]
     assert (reached([lucky], 1.0) or (0,))[0] > 200
     later = [(step, at + 2, loss + 0.2) for step, at, loss in line]
     assert reached([line, later], 1.0) == (220, pytest.approx(23.0))
     assert reached([line], -1.0) is None
     assert reached([line[:30]], 2.9) == (11, pytest.approx(1.1))  # a tenth of a short run: 3 steps
     assert reached([], 1.0) is None
+    assert reached([line[:1]], 3.0) == (1, pytest.approx(0.1))
 
 
 def test_a_file_says_what_was_written(tmp_path: Path) -> None:
