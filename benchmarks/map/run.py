@@ -1,12 +1,12 @@
 """Who trains bytes-gpt to a loss first, from 10 Mbit/s to 10 Gbit/s: predicted, and measured by moving the lab's rate.
 
-    run.py learn        how many steps each method takes to the loss, in four processes without slow links
     run.py measure      steps predicted over all rates, measured at some of them
-    run.py draw         the map as --figure, and what crosses where, of what the two have found
-        [--plans "ddp;pipe_sgd;..."] [--cluster lab-4x1g] [--rates 10M..10G] [--moved 30M..10G/6] [--steps 300]
-        [--out map.jsonl] [--figure map.svg]
+    run.py draw         the map as --figure, and what crosses where
+        [--plans "ddp;pipe_sgd;..."] [--cluster lab-4x1g] [--rates 10M..10G] [--moved 30M..10G/6]
+        [--steps-to-loss steps.toml] [--out map.jsonl] [--figure map.svg]
 
-Every run is a line of JSON in --out; what stands there is not run again, so that all can be done in pieces.
+How many steps each plan takes to the loss is what `partita compare --write-steps` has found (README). Every run is a
+line of JSON in --out; what stands there is not run again, so that all can be done in pieces.
 """
 
 from __future__ import annotations
@@ -21,23 +21,20 @@ from statistics import fmean
 from typing import Any
 
 from partita import api
-from partita.checkpoints.checkpoint import SavePolicy
 from partita.lab.rehearsal import Rehearsal
 from partita.lowering.lower import last_program
 from partita.report.map import Line, map_svg, turns
-from partita.searches.steps_of_plans import WINDOW, reached
+from partita.searches.learners import Learners, learners_of
+from partita.searches.steps_file import check_steps
+from partita.searches.steps_of_plans import StepsOfPlans
 from partita.searches.sweep import Curve, crossings, lowest, read_sweep
 from partita.units import show_bandwidth, show_seconds
 
 TASK = "bytes-gpt"
-# Plan -> that whose loss it shares, step by step: exact ones train alike.
-PLANS = {
-    "ddp": "ddp", "single": "ddp", "ps_sync": "ddp", "pipe_sgd": "pipe_sgd", "ddp(codec=fp16)": "ddp(codec=fp16)",
-    "ddp(codec=q8)": "ddp(codec=q8)", "ddp(codec=topk)": "ddp(codec=topk)",
-    "pipe_sgd(codec=q8)": "pipe_sgd(codec=q8)", "local_sgd(period=8)": "local_sgd(period=8)",
-    "diloco(period=50)": "diloco(period=50)",
-}  # fmt: skip
-EXACT = "ddp"
+PLANS = (
+    "ddp", "single", "ps_sync", "pipe_sgd", "ddp(codec=fp16)", "ddp(codec=q8)", "ddp(codec=topk)", "pipe_sgd(codec=q8)",
+    "local_sgd(period=8)", "diloco(period=50)",
+)  # fmt: skip
 SLOW = 16.0  # seconds of a run that is not waited for
 
 
@@ -57,17 +54,6 @@ class Findings:
     def of(self, *key: Any) -> dict[Any, Any]:
         """What follows `key` -> value, where one thing does."""
         return {k[-1]: value for k, value in self.found.items() if k[:-1] == key}
-
-
-def learn(findings: Findings, plans: Sequence[str], steps: int) -> None:
-    """The training loss of each step, of one seed."""
-    cluster, graph = api.cluster_of("local:4"), api.graph_of(TASK)
-    missing = [plan for plan in dict.fromkeys(PLANS[plan] for plan in plans) if plan not in findings.of("loss")]
-    with Rehearsal(TASK, graph, cluster) as rehearsal:
-        for plan in missing:
-            take = rehearsal.train(api.plan_of(plan, graph, cluster), steps=steps, keep=SavePolicy(""))
-            findings.put([loss for _, _, loss in take.loss], "loss", plan)
-            print(f"{plan}: held-out loss {take.final_loss:.4f} after {steps} steps", flush=True)
 
 
 def measure(
@@ -93,27 +79,35 @@ def measure(
                 print(f"{show_bandwidth(rate)} {plan}: {show_seconds(take.timeline.step_seconds)}", flush=True)
 
 
-def steps_to(losses: Sequence[float], target: float) -> float:
-    """Steps after which the training loss, a mean over some, is down to a target; endless where it never is."""
-    found = reached([[(step, 0.0, loss) for step, loss in enumerate(losses, 1)]], target)
-    return found[0] if found else math.inf
+def learned(steps: Path, plans: Sequence[str], name: str) -> tuple[Learners, dict[str, float]]:
+    """What a file says of steps to the loss, and plan -> how many it takes, of those that arrive: all exact ones take
+    as many."""
+    cluster, graph = api.cluster_of(name), api.graph_of(TASK)
+    known = check_steps(steps, "time-to-loss")
+    if not isinstance(known, StepsOfPlans):
+        raise SystemExit(f"{steps} holds steps by minibatch; give what compare --write-steps has written")
+    found = learners_of(known, graph, cluster, "any", lambda text: api.plan_of(text, graph, cluster))
+    needs = {}
+    for text in plans:
+        plan = api.plan_of(text, graph, cluster)
+        exact = last_program(graph, plan, cluster).semantics == "exact"
+        if exact or plan in found.plans:
+            needs[text] = found.steps * (1.0 if exact else found.needs[plan.name])
+    return found, needs
 
 
-def draw(findings: Findings, figure: Path) -> None:
-    losses = findings.of("loss")
-    target = fmean(losses[EXACT][: len(losses[EXACT]) * 2 // 3][-WINDOW:])
-    needs = {plan: steps_to(losses[PLANS[plan]], target) for plan in PLANS if PLANS[plan] in losses}
-    print(f"\nsteps to a training loss of {target:.3f}, the mean of {WINDOW} steps:")
-    print("; ".join(f"{plan} {steps:g}" for plan, steps in needs.items()))
-    found = []
-    for place, plan in enumerate(plan for plan in needs if math.isfinite(needs[plan])):
-        said, was = (curve(findings.of(what, plan), needs[plan]) for what in ("said", "was"))
-        found.append(Line(plan, said, was, place))
-    print(f"predicted: {turns(found)}")
-    ran = lowest({line.plan: line.measured for line in found})
+def draw(findings: Findings, found: Learners, needs: dict[str, float], figure: Path) -> None:
+    print(f"\nsteps to a training loss of {found.target:.3f}:")
+    print("; ".join([*(f"{plan} {steps:g}" for plan, steps in needs.items()), *map(": ".join, found.refused)]))
+    lines = []
+    for place, (plan, steps) in enumerate(needs.items()):
+        said, was = (curve(findings.of(what, plan), steps) for what in ("said", "was"))
+        lines += [Line(plan, said, was, place)] if said else []
+    print(f"predicted: {turns(lines)}")
+    ran = lowest({line.plan: line.measured for line in lines})
     print("measured: " + ", ".join(f"{plan} from {show_bandwidth(rate)}" for rate, plan in ran))
-    figure.write_text(map_svg(found, f"{TASK}: seconds to a training loss of {target:.3f}"), encoding="utf-8")
-    crossed(found)
+    figure.write_text(map_svg(lines, f"{TASK}: seconds to a training loss of {found.target:.3f}"), encoding="utf-8")
+    crossed(lines)
 
 
 def curve(steps: dict[float, float], need: float) -> Curve:
@@ -140,21 +134,20 @@ def crossed(lines: Sequence[Line]) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("what", choices=("learn", "measure", "draw"), nargs="?", help="all three, where not given")
+    parser.add_argument("what", choices=("measure", "draw"), nargs="?", help="both, where not given")
     parser.add_argument("--plans", default=";".join(PLANS))
     parser.add_argument("--cluster", default="lab-4x1g")
     parser.add_argument("--rates", default="10M..10G")
     parser.add_argument("--moved", default="30M..10G/6")
-    parser.add_argument("--steps", type=int, default=300)
+    parser.add_argument("--steps-to-loss", type=Path, default=Path("steps.toml"))
     parser.add_argument("--out", type=Path, default=Path("map.jsonl"))
     parser.add_argument("--figure", type=Path, default=Path("map.svg"))
     given = parser.parse_args()
     findings, plans = Findings(given.out), given.plans.split(";")
     rates, moved = (read_sweep(f"bandwidth={text}") for text in (given.rates, given.moved))
     verbs: dict[str, Callable[[], None]] = {
-        "learn": lambda: learn(findings, plans, given.steps),
         "measure": lambda: measure(findings, plans, given.cluster, rates, moved),
-        "draw": lambda: draw(findings, given.figure),
+        "draw": lambda: draw(findings, *learned(given.steps_to_loss, plans, given.cluster), given.figure),
     }
     for what in [given.what] if given.what else verbs:
         verbs[what]()
