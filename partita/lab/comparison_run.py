@@ -111,7 +111,9 @@ def run_comparison(
     runs, with costs as the machine is then, since its speed drifts; of several repeats' predictions the middle one
     counts, as of their runs. Repeats are interleaved; then memory is measured. `evaluate`: held-out losses are
     computed, in the first repeat. Steps at other `bandwidths` (bytes a second) are predicted only. Where a plan's run
-    fails the others go on, with workers that are started again; so they do where its memory cannot be measured.
+    fails the others go on, with workers that are started again; so they do where its memory cannot be measured. The
+    memory of devices limits trainings, and nothing here: one set of workers times what all plans do, also of those that
+    do not fit, and the memory that each took is part of the answer.
 
     Raises RunError where costs cannot be measured, or the runs of all plans fail.
     """

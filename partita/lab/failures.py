@@ -48,8 +48,7 @@ def death_of(lab: Lab, worker: Worker) -> WorkerFailure:
         number = -code if code < 0 else code - 128
         how, who = f"was {'ended' if number in STOPPING else 'killed'} by {_signal(number)}", ""
         if lab.killed_for_memory(worker.rank):
-            limit, peak = lab.cluster.devices[worker.rank].memory, lab.memory_peak(worker.rank)
-            how += f", out of memory (limit {show_bytes(limit)}, peak {show_bytes(peak)})"
+            how += f", out of memory ({_room(lab, worker.rank)}peak {show_bytes(lab.memory_peak(worker.rank))})"
         elif number == signal.SIGKILL:
             who = "; another process did, or the kernel where memory ran out (dmesg tells)"
         elif number in STOPPING:
@@ -57,6 +56,13 @@ def death_of(lab: Lab, worker: Worker) -> WorkerFailure:
     sentence = f"rank {worker.rank} {how}{_after(worker)}{who}"
     error = RunError(sentence, rank=worker.rank, step=worker.step, log=worker.tail())
     return WorkerFailure(error, time.monotonic(), True)
+
+
+def _room(lab: Lab, rank: int) -> str:
+    """What a device's processes may have in memory, in words; "" where that was not the lab's to say."""
+    limit, memory = lab.limits[rank] if lab.limits else 0, lab.cluster.devices[rank].memory
+    parts = f": {show_bytes(memory)} of the device and {show_bytes(limit - memory)} for the process"
+    return f"limit {show_bytes(limit)}{parts if limit > memory else ''}, " if limit else ""
 
 
 def reported_by(worker: Worker, message: dict[str, Any]) -> WorkerFailure:

@@ -29,6 +29,7 @@ from partita.lab.quota import (
     process_files,
     reset_memory_peak,
     set_cores,
+    set_memory,
 )
 from partita.runs.listener import LISTENER
 from partita.units import Bytes, BytesPerSecond, Seconds
@@ -40,7 +41,8 @@ TOOLS: Final = os.pathsep.join((os.defpath, "/usr/sbin", "/sbin"))
 @dataclass
 class Lab:
     """An open lab. `cluster` is the one that it emulates, without latency where the kernel has none; `kind` is
-    'namespaces', 'user namespaces' or 'loopback'; `notes` say what is not emulated.
+    'namespaces', 'user namespaces' or 'loopback'; `notes` say what is not emulated. `limits` are the bytes in memory at
+    which the kernel kills a process of each device, 0 where it does not.
 
     Processes die with the thread that spawned them (the kernel's parent-death signal), workers that were forked with
     this process, so open and use a lab from a thread that lives as long as the run. MASTER_PORT is free inside
@@ -54,6 +56,7 @@ class Lab:
     groups: tuple[DeviceGroup, ...]
     port: int
     listener: socket.socket | None = None
+    limits: tuple[Bytes, ...] = ()
     processes: list[subprocess.Popen[Any] | Forked] = field(default_factory=list)
     watches: list[int] = field(default_factory=list)
 
@@ -161,16 +164,23 @@ class Lab:
 
     @contextmanager
     def lifted(self) -> Iterator[None]:
-        """Within it no device has a quota, if any has one: what nobody times, such as loading torch, need not wait."""
+        """Within it no device has a quota or a limit of memory, if any has one: what is no part of a step, such as
+        loading torch, need neither wait nor fit."""
         devices = self.cluster.devices if self.groups else ()
         limited = [(group, one.cores) for group, one in zip(self.groups, devices, strict=True) if one.cores]
+        filled = [(group, limit) for group, limit in zip(self.groups, self.limits, strict=False) if limit]
         for group, _ in limited:
             set_cores(group, 0.0)
+        for group, _ in filled:
+            set_memory(group, 0)
         try:
             yield
         finally:
             for group, cores in limited:
                 set_cores(group, cores)
+            for group, limit in filled:
+                with suppress(OSError):  # it has more than that by now
+                    set_memory(group, limit)
 
     def set_link(self, rank: int, up: bool) -> None:
         """Takes the device's link down, or up again. Raises ClusterError on loopback, RunError if refused."""

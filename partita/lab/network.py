@@ -23,6 +23,7 @@ from partita.lab.lab import Lab, find_tool
 from partita.lab.network_setup import wire_up
 from partita.lab.quota import DeviceGroup, find_hierarchy, make_group, name_group
 from partita.lab.record import new_run, reap, state_directory, write_record
+from partita.units import Bytes
 
 PORT: Final = 29500
 # The same on all hosts. A host may prefer BBR, whose flows leave a third of a port unused where many share it by turns;
@@ -31,19 +32,22 @@ TRANSPORT: Final = (
     "echo reno > /proc/sys/net/ipv4/tcp_congestion_control",
     "echo 0 > /proc/sys/net/ipv4/tcp_slow_start_after_idle",
 )
+NO_GROUP: Final = DeviceGroup(2, None, None)
+UNLIMITED: Final = "the memory of devices is no limit here: control groups for memory are refused"
 NETEM_TRIAL: Final = ("qdisc add dev lo root netem delay 1us", "qdisc del dev lo root")
 
 
 @contextmanager
-def open_lab(cluster: Cluster, *, memory_limits: bool = False) -> Iterator[Lab]:
+def open_lab(cluster: Cluster, *, beside: Bytes | None = None) -> Iterator[Lab]:
     """A lab of the cluster, closed on every way out: namespaces as root, user namespaces without, loopback else.
 
-    `memory_limits` makes each device's memory a limit of its control group. A cluster that is not emulated runs on
-    loopback. Raises ClusterError for a cluster of machines that are not here.
+    With `beside`, the kernel kills what takes more than its device's memory and so many bytes beside it, which are for
+    the process itself. A cluster that is not emulated runs on loopback. Raises ClusterError for a cluster of machines
+    that are not here.
     """
     check_here(cluster)
     reap()
-    lab = _emulate(cluster, memory_limits) if cluster.emulated else _loopback(cluster)
+    lab = _emulate(cluster, beside) if cluster.emulated else _loopback(cluster)
     try:
         yield lab
     finally:
@@ -75,12 +79,12 @@ def check_here(cluster: Cluster) -> None:
         check_interface(cluster.interface, f"cluster {cluster.name}", ClusterError)
 
 
-def _emulate(cluster: Cluster, memory_limits: bool) -> Lab:
+def _emulate(cluster: Cluster, beside: Bytes | None) -> Lab:
     """The first kind of lab that this machine allows."""
     reasons = dict[str, None]()
     for kind in ("namespaces", "user namespaces") if os.geteuid() == 0 else ("user namespaces",):
         try:
-            return _namespaces(cluster, kind, memory_limits)
+            return _namespaces(cluster, kind, beside)
         except NamespacesRefused as refusal:
             reasons[str(refusal)] = None  # both kinds may have the same one
     why = "; ".join(reasons)
@@ -89,25 +93,28 @@ def _emulate(cluster: Cluster, memory_limits: bool) -> Lab:
     )
 
 
-def _namespaces(cluster: Cluster, kind: str, memory_limits: bool) -> Lab:
+def _namespaces(cluster: Cluster, kind: str, beside: Bytes | None) -> Lab:
     run = new_run()
     record = state_directory() / f"lab-{run}.json"
     user = kind == "user namespaces"
     tools = find_tool("ip"), find_tool("tc")
+    limits = tuple(one.memory + beside if one.memory and beside is not None else 0 for one in cluster.devices)
     keeper = start_keeper(run, record, "user" if user else "root", cluster.size + 1)
     try:
         netem, same = _connect(cluster, keeper, *tools), _same_transport(cluster, keeper)
         groups, without = (
             ((), "without root there are no CPU quotas: times mean nothing")
             if user
-            else (_control_groups(cluster, keeper, memory_limits))
+            else _control_groups(cluster, keeper, limits)
         )
         write_record(record, run, tuple(each for group in groups for each in group.directories))
     except BaseException:
         keeper.release()
         raise
     made = cluster if netem else without_latency(cluster)
-    return Lab(made, kind, _notes(cluster, netem, same, without), keeper, groups, PORT)
+    unlimited = any(limits) and not all(group.memory for group in groups or (NO_GROUP,))
+    notes = (*_notes(cluster, netem, same, without), *((UNLIMITED,) if unlimited else ()))
+    return Lab(made, kind, notes, keeper, groups, PORT, limits=() if unlimited else limits)
 
 
 def without_latency(cluster: Cluster) -> Cluster:
@@ -134,7 +141,9 @@ def _same_transport(cluster: Cluster, keeper: KeeperClient) -> bool:
     return not any(code for code, _ in keeper.ask({"run": work})["run"])
 
 
-def _control_groups(cluster: Cluster, keeper: KeeperClient, memory_limits: bool) -> tuple[tuple[DeviceGroup, ...], str]:
+def _control_groups(
+    cluster: Cluster, keeper: KeeperClient, limits: tuple[Bytes, ...]
+) -> tuple[tuple[DeviceGroup, ...], str]:
     """The group of each rank, or none and the reason. Recorded and told to the keeper before they are made."""
     hierarchy = find_hierarchy()
     groups = tuple(name_group(hierarchy, f"partita-{keeper.run}-{rank}") for rank in range(cluster.size))
@@ -142,8 +151,8 @@ def _control_groups(cluster: Cluster, keeper: KeeperClient, memory_limits: bool)
     write_record(keeper.record, keeper.run, tuple(directories))
     keeper.ask({"groups": directories})
     try:
-        for group, device in zip(groups, cluster.devices, strict=True):
-            make_group(group, 0.0 if device.ghost else device.cores, device.memory if memory_limits else 0)
+        for group, device, limit in zip(groups, cluster.devices, limits, strict=True):
+            make_group(group, 0.0 if device.ghost else device.cores, limit)
     except OSError as error:
         return (), f"control groups are refused here ({error}): no CPU quotas, so times mean nothing"
     return groups, ""

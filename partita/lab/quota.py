@@ -99,8 +99,17 @@ def make_group(group: DeviceGroup, cores: float, memory: Bytes) -> None:
         Path(directory).mkdir()
     if cores:
         set_cores(group, cores)
-    if memory and group.memory:
-        (group.memory / ("memory.limit_in_bytes" if group.version == 1 else "memory.max")).write_text(str(memory))
+    if memory:
+        set_memory(group, memory)
+
+
+def set_memory(group: DeviceGroup, memory: Bytes) -> None:
+    """The bytes that the group's processes may have in memory; 0 lifts the limit. Raises OSError, in version 1 also
+    where they have more already."""
+    if group.memory:
+        none = NO_LIMIT if group.version == 1 else "max"
+        place = group.memory / ("memory.limit_in_bytes" if group.version == 1 else "memory.max")
+        place.write_text(str(memory or none))
 
 
 def set_cores(group: DeviceGroup, cores: float) -> None:

@@ -34,7 +34,7 @@ from partita.runs.weights import write_first
 from partita.runtime.leg import legs
 from partita.task import Task, load_task, spec_of
 from partita.telling import Tell, quiet
-from partita.units import Seconds
+from partita.units import Bytes, Seconds
 from partita.zoo.tasks import built_in
 
 TIMEOUT_FACTOR: Final = 100  # times --timeout, for which workers wait alone: a message may take long on a slow link
@@ -44,22 +44,22 @@ RETURNS: Final = 3  # times that a worker is started again in a run
 class Rehearsal:
     """Workers on every device of `cluster` that have loaded `task`; use as a context manager.
 
-    `task` is a Task that workers can load as well, or the text that they load it by. With `memory_limits` the kernel
-    kills a worker that takes more than its device's memory.
+    `task` is a Task that workers can load as well, or the text that they load it by. With `beside`, the kernel kills a
+    worker that takes more than its device's memory and so many bytes besides tensors.
 
     Raises RunError naming rank and step if a worker dies, RunHung if one does not answer in time.
     """
 
     def __init__(
         self, task: Task | str, graph: Graph, cluster: Cluster, *, seed: int = 0, init: str = "",
-        timeout: Seconds = 60.0, tell: Tell = quiet, memory_limits: bool = False,
+        timeout: Seconds = 60.0, tell: Tell = quiet, beside: Bytes | None = None,
     ) -> None:  # fmt: skip
         self.task, self.given, self.graph, self.cluster = spec_of(task), task, graph, cluster
         self.seed, self.init, self.timeout, self.tell, self.note = seed, init, timeout, tell, tell
         self.going = "", 0  # the plan that runs, and for how many steps
         self.runs = 0
         self.monitor: Monitor | None = None
-        self.group = WorkerGroup(cluster, listen=True, memory_limits=memory_limits)
+        self.group = WorkerGroup(cluster, listen=True, beside=beside)
         self._stack = ExitStack()
 
     def __enter__(self) -> Rehearsal:

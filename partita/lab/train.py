@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from partita.checkpoints.checkpoint import SavedCheckpoint
+from partita.lab.limits import PROCESS
 from partita.lab.rehearsal import Rehearsal
 from partita.oracles.mean import divides, unlike_its_parts
 from partita.runs.directory import Finished, opened, write_result
@@ -12,7 +13,8 @@ from partita.task import Task
 
 
 def train_on(task: Task, asked: Training) -> RunResult:
-    """Train `task`, which workers load as well, on emulated or local devices. Raises RunStopped after a signal."""
+    """Train `task`, which workers load as well, on emulated or local devices; the memory of emulated ones is a limit at
+    which the kernel kills. Raises RunStopped after a signal."""
     graph, seed, keep = asked.graph, asked.seed, asked.keep
     with opened(asked) as start:
         if isinstance(start, Finished):
@@ -21,7 +23,14 @@ def train_on(task: Task, asked: Training) -> RunResult:
         if divides(asked.program) and (unlike := unlike_its_parts(task, graph.batch, seed)):
             asked.note(unlike)
         with Rehearsal(
-            task, graph, asked.cluster, seed=seed, init=asked.init, timeout=asked.timeout, tell=asked.tell
+            task,
+            graph,
+            asked.cluster,
+            seed=seed,
+            init=asked.init,
+            timeout=asked.timeout,
+            tell=asked.tell,
+            beside=PROCESS,
         ) as rehearsal:
             for sentence in rehearsal.notes:
                 asked.note(sentence)

@@ -30,7 +30,7 @@ from partita.lab.network import open_lab
 from partita.lab.record import scratch
 from partita.lab.spares import NOBODY, Spares
 from partita.lab.worker import Worker, start_worker
-from partita.units import Seconds
+from partita.units import Bytes, Seconds
 
 KEEPER: Final = -1  # among the ranks of whom the group hears
 DEATH_DELAY: Final[Seconds] = 0.5  # of what says so, behind the reports of those who lost a connection by it
@@ -41,16 +41,16 @@ class WorkerGroup:
     """Workers on every device of `cluster`: forked from the fork server, or running `argv`; use as a context manager.
 
     `logs` is the directory for each worker's standard error (a temporary one by default). With `listen`, on loopback,
-    rank 0 inherits the listening socket of MASTER_PORT (see Lab.spawn). On any way out every process group is killed
-    and the lab is removed.
+    rank 0 inherits the listening socket of MASTER_PORT (see Lab.spawn). `beside` is as in `open_lab`. On any way out
+    every process group is killed and the lab is removed.
     """
 
     def __init__(
         self, cluster: Cluster, argv: Sequence[str] = (), *, env: Mapping[str, str] | None = None,
-        logs: Path | None = None, memory_limits: bool = False, listen: bool = False,
+        logs: Path | None = None, beside: Bytes | None = None, listen: bool = False,
     ) -> None:  # fmt: skip
         self.cluster, self.argv, self.env = cluster, tuple(argv), dict(env or {})
-        self.logs, self.memory_limits, self.listen = logs, memory_limits, listen
+        self.logs, self.beside, self.listen = logs, beside, listen
         self.workers: list[Worker] = []
         self.broken = ""
         self.spares = Spares()
@@ -64,7 +64,7 @@ class WorkerGroup:
                 logs = stack.enter_context(scratch())
             logs.mkdir(parents=True, exist_ok=True)
             self.logs = logs
-            self.lab: Lab = stack.enter_context(open_lab(self.cluster, memory_limits=self.memory_limits))
+            self.lab: Lab = stack.enter_context(open_lab(self.cluster, beside=self.beside))
             self.selector = stack.enter_context(selectors.DefaultSelector())
             self.selector.register(self.lab.watch(self.lab.keeper.process), selectors.EVENT_READ, KEEPER)
             if not self.listen:

@@ -9,7 +9,10 @@ import pytest
 
 from partita import api
 from partita.cluster.cluster import Cluster
+from partita.errors import RunError
+from partita.lab import network, train
 from partita.lab.limits import beside, survives
+from partita.lab.quota import Hierarchy, find_hierarchy
 from partita.searches.fit import fit_of
 
 PLANS = ("ddp", "ddp(shard=parameters,bucket_bytes=9000000)", "one_f_one_b(stages=2,microbatches=4)")
@@ -23,6 +26,46 @@ def pair(memory: int) -> Cluster:
     device = replace(cluster.devices[0], memory=memory)
     root = replace(cluster.root, members=(device,) * 2, ports=cluster.root.ports[:2])
     return replace(cluster, root=root)
+
+
+@pytest.mark.lab
+@pytest.mark.usefixtures("namespaces")
+def test_a_training_is_killed_where_its_devices_have_no_more_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With next to nothing for the process itself, of which the machine has plenty."""
+    monkeypatch.setattr(train, "PROCESS", 32 << 20)
+    place = pair(2 << 20)
+    with pytest.raises(RunError) as caught:
+        api.train(f"{TASKS}:narrow", "ddp", place, steps=2)
+    said = str(caught.value)
+    assert (
+        "was killed by SIGKILL, out of memory (limit 34 MiB: 2 MiB of the device and 32 MiB for the process, " in said
+    )
+    monkeypatch.undo()
+    assert api.train(f"{TASKS}:narrow", "ddp", place, steps=2) is not None
+
+
+@pytest.mark.lab
+@pytest.mark.usefixtures("namespaces")
+def test_where_memory_cannot_be_limited_it_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    there = find_hierarchy()
+    monkeypatch.setattr(network, "find_hierarchy", lambda: Hierarchy(there.version, there.cpu, None))
+    with network.open_lab(pair(2 << 20), beside=0) as lab:
+        assert (network.UNLIMITED in lab.notes, lab.limits) == (True, ())
+    with network.open_lab(pair(2 << 20)) as lab:
+        assert network.UNLIMITED not in lab.notes
+    monkeypatch.undo()
+    with network.open_lab(pair(2 << 20), beside=1 << 20) as lab:
+        assert (network.UNLIMITED in lab.notes, lab.limits) == (False, (3 << 20,) * 2)
+        with lab.lifted():
+            assert all(held_of(group.memory) > 3 << 20 for group in lab.groups)
+        assert all(held_of(group.memory) == 3 << 20 for group in lab.groups)
+
+
+def held_of(memory: Path | None) -> float:
+    """The limit of a control group in bytes."""
+    assert memory is not None
+    names = (memory / name for name in ("memory.limit_in_bytes", "memory.max"))
+    return float(next(name for name in names if name.exists()).read_text().replace("max", "inf"))
 
 
 @pytest.mark.slow

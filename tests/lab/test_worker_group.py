@@ -171,7 +171,7 @@ def test_a_death_by_memory_is_called_so() -> None:
     cluster = load_cluster("lab-4x1g")
     small = tuple(replace(device, memory=64 << 20) for device in cluster.devices)
     cluster = replace(cluster, root=Group("small", small, cluster.root.ports))
-    with WorkerGroup(cluster, WORKER, memory_limits=True) as group, pytest.raises(RunError) as caught:
+    with WorkerGroup(cluster, WORKER, beside=0) as group, pytest.raises(RunError) as caught:
         group.ask_all("die", {"rank": 3, "how": "memory"}, 20.0)
     assert "rank 3 was killed by SIGKILL, out of memory (limit 64 MiB, peak" in str(caught.value)
 
