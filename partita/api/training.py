@@ -54,9 +54,12 @@ def train(
     loaded, spec = _loaded(task, ranked)
     from partita.checkpoints.checkpoint import SavePolicy
     from partita.lab.train import train_on
+    from partita.runs.directory import refuse_early
     from partita.runs.torchrun import train_rank
     from partita.runs.training import Training
 
+    if place and not ranked and steps:  # of ranks the first one says so to the others
+        refuse_early(place, resume=resume, steps=steps, seed=seed, keyed=deterministic)
     graph = graph_of(loaded, tell=tell)
     made = plan_of(plan, graph, machines, task="" if ranked else loaded, tell=tell)
     steps = steps or epochs * (len(loaded.data) // loaded.batch_size)

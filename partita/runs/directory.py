@@ -16,7 +16,7 @@ import os
 import resource
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -25,8 +25,8 @@ import torch
 from partita.atomic import atomically
 from partita.checkpoints.checkpoint import SavedCheckpoint, SavePolicy, committed, newest, require_space, sweep
 from partita.checkpoints.holding import copies_of, keepers_of, workers_of
-from partita.checkpoints.manifest import Identity, Manifest, differences
-from partita.checkpoints.shard import HEADER
+from partita.checkpoints.manifest import DamagedCheckpoint, Identity, Manifest, differences, read_manifest
+from partita.checkpoints.shard import HEADER, place
 from partita.errors import InputError, OptionError, check_schema, first_line
 from partita.graph.graph import Graph
 from partita.graph.tensor import ITEMSIZE
@@ -159,6 +159,40 @@ def check_unused(out: str) -> None:
         raise OptionError(f"{out} holds a finished run; give another --out, or remove it")
 
 
+def refuse_early(out: str, *, resume: bool, steps: int, seed: int, keyed: bool) -> None:
+    """Raises InputError for a run that `place_to_start` will refuse, as far as the manifests in `out` tell without the
+    captured step, which takes seconds to make."""
+    if not Path(out).is_dir():
+        return
+    with claimed(out):
+        if not resume:
+            check_unused(out)
+        found = list[SavedCheckpoint]()
+        for path in committed(out) if resume else ():
+            with suppress(DamagedCheckpoint):
+                found.append(SavedCheckpoint(path, read_manifest(path)))
+        for each in found[:1]:
+            theirs = each.manifest.identity
+            for difference in (*differences(replace(theirs, seed=seed), theirs), *_draws(keyed, each.manifest)):
+                raise _other(each, difference)
+        finished = read_result(out) if found else None
+        if finished is None or finished.steps != steps:
+            for each in found[-1:]:  # a newer one may turn out to be damaged
+                _check_steps(each, steps)
+
+
+def _other(found: SavedCheckpoint, difference: str) -> OptionError:
+    return OptionError(f"the checkpoint {found.path} {difference}; give another --out or start it as before")
+
+
+def _check_steps(found: SavedCheckpoint, steps: int) -> None:
+    if found.manifest.step > steps:
+        raise OptionError(
+            f"the run in {found.path.parent.parent} is at step {found.manifest.step} already, and --steps is {steps}; "
+            "give more steps or another --out"
+        )
+
+
 def place_to_start(asked: Training) -> SavedCheckpoint | Finished | None:
     """Where a run with a directory starts: from a checkpoint, not at all since it is finished, or (None) from step 0.
 
@@ -171,8 +205,8 @@ def place_to_start(asked: Training) -> SavedCheckpoint | Finished | None:
         return None
     finished, found = read_result(out), newest(out, tell)
     if found is not None:
-        for difference in (*differences(asked.identity, found.manifest.identity), *_draws(asked, found.manifest)):
-            raise OptionError(f"the checkpoint {found.path} {difference}; give another --out or start it as before")
+        for difference in (*differences(asked.identity, found.manifest.identity), *_draws(asked.keyed, found.manifest)):
+            raise _other(found, difference)
     if finished is not None and finished.steps == steps:
         for difference in differences(asked.identity, finished.identity or asked.identity):
             raise OptionError(f"the finished run in {out} {difference}; give another --out")
@@ -188,11 +222,7 @@ def place_to_start(asked: Training) -> SavedCheckpoint | Finished | None:
         tell(f"no checkpoint in {out}: starting at step 0")
         sweep(out, 0)
         return None
-    if found.manifest.step > steps:
-        raise OptionError(
-            f"the run in {out} is at step {found.manifest.step} already, and --steps is {steps}; give more steps "
-            "or another --out"
-        )
+    _check_steps(found, steps)
     if asked.init:
         tell("--init is not used: the run goes on from its own weights")
     _say_where(found, asked)
@@ -200,9 +230,9 @@ def place_to_start(asked: Training) -> SavedCheckpoint | Finished | None:
     return found
 
 
-def _draws(asked: Training, manifest: Manifest) -> Iterator[str]:
+def _draws(keyed: bool, manifest: Manifest) -> Iterator[str]:
     """How the random numbers of a checkpoint's run came otherwise than those that are asked for."""
-    if manifest.keyed != asked.keyed:
+    if manifest.keyed != keyed:
         yield f"is of a run {'with' if manifest.keyed else 'without'} --deterministic"
 
 

@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 import torch
 
+from partita.api import training
 from partita.checkpoints import checkpoint
 from partita.checkpoints.checkpoint import SavePolicy, begin, committed, newest, stopped_at
 from partita.checkpoints.entry import Entry, read_entry
@@ -225,6 +226,36 @@ def test_a_checkpoint_of_another_model_is_refused_with_five_keys(run: Path, grap
     keyed = Training(graph, plan, MACHINES, 9, SavePolicy(str(run)), resume=True, keyed=True)
     with pytest.raises(OptionError, match="of a run without --deterministic"), opened(keyed):
         pass
+
+
+def test_what_manifests_tell_is_refused_before_the_step_is_captured(
+    run: Path, plan: Plan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And what may be right is captured; another run's directory stays its own."""
+
+    class Captured(Exception):
+        """Nothing was refused."""
+
+    def captured(*given: Any, **more: Any) -> None:
+        raise Captured
+
+    monkeypatch.setattr(training, "graph_of", captured)
+    order: dict[str, Any] = {"out": str(run), "steps": 9, "resume": True}
+    task = "digits-cnn"
+    for change, said in (
+        ({"resume": False}, "holds checkpoints of a run; give --resume"),
+        ({"seed": 3}, "with --seed 0, and this run has 3"),
+        ({"deterministic": True}, "of a run without --deterministic"),
+        ({"steps": 3}, f"the run in {run} is at step 4 already, and --steps is 3"),
+    ):
+        with pytest.raises(OptionError, match=said):
+            training.train(task, plan, "local:3", **order | change)
+    (run / "empty").mkdir()
+    for change in ({}, {"steps": 5}, {"out": str(run / "new")}, {"out": str(run / "empty")}):
+        with pytest.raises(Captured):
+            training.train(task, plan, "local:3", **order | change)
+    with claimed(str(run)), pytest.raises(OptionError, match="another run"):
+        training.train(task, plan, "local:3", **order)
 
 
 def test_where_a_run_starts(run: Path, graph: Graph, plan: Plan, tmp_path: Path) -> None:
