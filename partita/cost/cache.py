@@ -3,6 +3,9 @@
 There is one JSON file for each processor model, torch version, thread count, quota and load. A value is core-seconds of
 the operator divided by core-seconds of a reference kernel that was timed at the same moment, because a host's speed
 drifts.
+
+Every file here has a digest of all the rest, so that one which is torn, damaged or written by hand is measured anew and
+not believed.
 """
 
 from __future__ import annotations
@@ -18,14 +21,20 @@ from typing import Any, Final
 
 from partita.atomic import atomically
 from partita.graph.flops import OPAQUE
+from partita.graph.text import digest_of
 from partita.units import Seconds
 
 METHOD: Final = 9  # raised when the way of timing changes
+DIGEST: Final = "sha256"
 
 
 def cache_folder() -> Path:
-    """Where what was measured is kept."""
-    return Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "partita"
+    """Where what was measured is kept: in XDG_CACHE_HOME if that is a path from the root, as its specification has it,
+    else in the home of the user. Nothing can be kept for one who has none: no file is in os.devnull."""
+    given = os.environ.get("XDG_CACHE_HOME", "")
+    home = os.path.expanduser("~")  # as it is, where nobody knows
+    beside = os.path.join(home, ".cache") if os.path.isabs(home) else os.devnull
+    return Path(given if os.path.isabs(given) else beside) / "partita"
 
 
 def cache_place(torch_version: str, cores: float, busy: bool) -> Path:
@@ -48,10 +57,7 @@ def processor_name() -> str:
 
 def read_cache(place: Path) -> dict[str, float]:
     """Signature -> relative time; empty if the file does not exist or cannot be read."""
-    try:
-        return {k: float(v) for k, v in read_table(place).items()}
-    except (ValueError, TypeError):
-        return {}
+    return {name: float(value) for name, value in read_table(place).items()}
 
 
 def write_cache(place: Path, seconds: dict[str, Seconds], reference: Seconds) -> None:
@@ -62,17 +68,17 @@ def write_cache(place: Path, seconds: dict[str, Seconds], reference: Seconds) ->
 
 
 def read_table(place: Path) -> dict[str, Any]:
-    """The JSON object in a file; empty if the file does not exist or holds none."""
-    with suppress(OSError, ValueError):
-        table = json.loads(place.read_text())
-        if isinstance(table, dict):
+    """The JSON object that `write_table` wrote into a file; empty if the file does not exist or holds anything else."""
+    with suppress(OSError, ValueError, RecursionError):
+        table = json.loads(place.read_text()) if place.is_file() else None  # a pipe would be waited for
+        if isinstance(table, dict) and table.pop(DIGEST, None) == digest_of(table):
             return table
     return {}
 
 
 def write_table(place: Path, table: Mapping[str, Any]) -> None:
     """Write a JSON object, whole or not at all, if that is possible."""
-    with suppress(OSError):
+    with suppress(OSError, ValueError):  # or if a number in it is none
         place.parent.mkdir(parents=True, exist_ok=True)
         with atomically(place) as fresh:
-            fresh.write_text(json.dumps(table))
+            fresh.write_text(json.dumps({**table, DIGEST: digest_of(dict(table))}))
