@@ -28,6 +28,16 @@ def atomically(path: Path, *, durable: bool = False) -> Iterator[Path]:
         sync(path.parent)
 
 
+def write_whole(path: Path, text: str) -> None:
+    """Write a text file in UTF-8, so that whoever is killed or finds no room leaves what was there. What a link points
+    to is written, not the link; a pipe or a terminal takes the text itself. Raises OSError."""
+    if os.path.exists(path) and not os.path.isfile(path):
+        path.write_text(text, encoding="utf-8")
+        return
+    with atomically(path.resolve()) as fresh:
+        fresh.write_text(text, encoding="utf-8")
+
+
 def sync(path: Path) -> None:
     """Wait until a file, or the names in a directory, are on the disk. Raises OSError."""
     handle = os.open(path, os.O_RDONLY)

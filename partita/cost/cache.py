@@ -19,7 +19,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
-from partita.atomic import atomically
+from partita.atomic import write_whole
 from partita.graph.flops import OPAQUE
 from partita.graph.text import digest_of
 from partita.units import Seconds
@@ -80,5 +80,4 @@ def write_table(place: Path, table: Mapping[str, Any]) -> None:
     """Write a JSON object, whole or not at all, if that is possible."""
     with suppress(OSError, ValueError):  # or if a number in it is none
         place.parent.mkdir(parents=True, exist_ok=True)
-        with atomically(place) as fresh:
-            fresh.write_text(json.dumps({**table, DIGEST: digest_of(dict(table))}))
+        write_whole(place, json.dumps({**table, DIGEST: digest_of(dict(table))}))

@@ -21,6 +21,7 @@ from dataclasses import astuple, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from partita.atomic import write_whole
 from partita.errors import InputError, check_schema
 from partita.graph.graph import TANGENT, Buffer, Constant, Graph, Optimizer, Parameter, Repeat
 from partita.graph.operator import Argument, Operator, Phase, Ref, Symbol
@@ -36,7 +37,8 @@ SCALARS: dict[str, type] = {
 
 
 def write_graph(graph: Graph, path: Path | str) -> None:
-    """Write the graph as a JSON file that `read_graph` reads back equal. Raises InputError if it cannot be written."""
+    """Write the graph as a JSON file that `read_graph` reads back equal, whole or not at all. Raises InputError if it
+    cannot be written."""
     tables = Tables()
     operators = [
         [
@@ -60,7 +62,7 @@ def write_graph(graph: Graph, path: Path | str) -> None:
         "tables": {name: list(rows) for name, rows in tables.rows.items()} | {"tensors": tables.tensors},
     }  # fmt: skip
     try:
-        Path(path).write_text(_text(record | {"sha256": digest_of(record)}))
+        write_whole(Path(path), _text(record | {"sha256": digest_of(record)}))
     except OSError as error:
         raise InputError(f"the graph cannot be written to {path} ({error.strerror}); give a path that can be") from None
 

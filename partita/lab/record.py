@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
 
-from partita.atomic import atomically
+from partita.atomic import write_whole
 from partita.errors import ClusterError
 from partita.lab.keeper import alive, started, sweep
 
@@ -64,8 +64,7 @@ def place() -> str:
 def write_record(path: Path, run: str, groups: tuple[str, ...], folders: tuple[str, ...] = ()) -> None:
     """Writes the record of this process's lab `run`, whole or not at all."""
     record = Record(run, place(), (os.getpid(), started(os.getpid())), groups, folders)
-    with atomically(path) as fresh:
-        fresh.write_text(json.dumps(asdict(record)))
+    write_whole(path, json.dumps(asdict(record)))
 
 
 @contextmanager

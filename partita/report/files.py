@@ -7,7 +7,7 @@ from os.path import exists, isdir, isfile, realpath  # the first three: false, t
 from pathlib import Path
 from tempfile import TemporaryFile
 
-from partita.atomic import atomically
+from partita.atomic import write_whole
 from partita.errors import OptionError
 
 
@@ -78,10 +78,6 @@ def _takes(path: Path) -> bool:
 def write_file(path: Path, text: str) -> None:
     """Write a text file, whole or not at all. Raises OptionError where that cannot be."""
     try:
-        if exists(path) and not isfile(path):  # a pipe or a terminal
-            path.write_text(text, encoding="utf-8")
-            return
-        with atomically(path.resolve()) as fresh:  # what a link points to, not the link
-            fresh.write_text(text, encoding="utf-8")
+        write_whole(path, text)
     except OSError as error:
         raise OptionError(f"{path} cannot be written ({error.strerror}); give a path in a folder that can be") from None

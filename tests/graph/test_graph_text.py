@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import resource
+import signal
 from pathlib import Path
 
 import pytest
@@ -50,6 +52,21 @@ def test_the_round_trip_is_exact(tmp_path: Path) -> None:
     write_graph(GRAPH, tmp_path / "g.json")
     assert read_graph(tmp_path / "g.json") == GRAPH
     assert json.loads((tmp_path / "g.json").read_text())["schema"] == 1
+
+
+def test_a_graph_that_finds_no_room_leaves_the_one_that_is_there(tmp_path: Path) -> None:
+    place, soft_hard = tmp_path / "g.json", resource.getrlimit(resource.RLIMIT_FSIZE)
+    write_graph(GRAPH, place)
+    ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (64, soft_hard[1]))
+    try:
+        with pytest.raises(InputError, match=r"cannot be written to .*g\.json"):
+            write_graph(GRAPH, place)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, soft_hard)
+        signal.signal(signal.SIGXFSZ, ignored)
+    assert read_graph(place) == GRAPH
+    assert list(tmp_path.iterdir()) == [place]
 
 
 def test_what_is_no_graph_is_refused(tmp_path: Path) -> None:
