@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from partita.atomic import sync
 from partita.checkpoints.manifest import (
     NAME,
     DamagedCheckpoint,
@@ -23,6 +22,7 @@ from partita.checkpoints.manifest import (
 )
 from partita.checkpoints.shard import File
 from partita.errors import InputError, RunError
+from partita.files import sync
 from partita.telling import Tell
 from partita.units import Bytes, show_bytes
 

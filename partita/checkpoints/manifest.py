@@ -18,9 +18,9 @@ from typing import Any, Final
 
 import torch
 
-from partita.atomic import atomically, sync
 from partita.checkpoints.shard import File, sha256_of
 from partita.errors import InputError, check_schema
+from partita.files import atomically, sync
 from partita.graph.graph import Buffer, Graph, Parameter
 from partita.plan.plan import Plan
 from partita.plan.plan import Update as Rules

@@ -13,10 +13,10 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
-from partita.atomic import atomically
 from partita.checkpoints.entry import ALIKE, Entry, read_entry
 from partita.checkpoints.plain import from_plain, to_plain
 from partita.errors import InputError, first_line
+from partita.files import atomically
 from partita.units import Bytes
 
 VALUES: Final = "partita"
@@ -60,12 +60,17 @@ def write_shard(shard: Shard, directory: Path, rank: int) -> File:
 def write_tensors(tensors: dict[str, torch.Tensor], path: Path, words: dict[str, str] | None = None) -> File:
     """Write tensors, and `words` in the header, whole or not at all, to the disk. Raises OSError."""
     with atomically(path, durable=True) as fresh:
-        try:
-            save_file(tensors, fresh, words)
-        except SafetensorError as error:
-            raise OSError(str(error)) from error
+        write_unsynced(tensors, fresh, words)
         found = File(path.name, fresh.stat().st_size, sha256_of(fresh))
     return found
+
+
+def write_unsynced(tensors: dict[str, torch.Tensor], path: Path, words: dict[str, str] | None = None) -> None:
+    """Write tensors, and `words` in the header, without waiting for the disk. Raises OSError."""
+    try:
+        save_file(tensors, path, words)
+    except SafetensorError as error:
+        raise OSError(str(error)) from error
 
 
 def sha256_of(path: Path) -> str:

@@ -19,7 +19,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
-from partita.atomic import write_whole
+from partita.files import write_whole
 from partita.graph.flops import OPAQUE
 from partita.graph.text import digest_of
 from partita.units import Seconds

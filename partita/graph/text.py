@@ -21,8 +21,8 @@ from dataclasses import astuple, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from partita.atomic import write_whole
 from partita.errors import InputError, check_schema
+from partita.files import write_whole
 from partita.graph.graph import TANGENT, Buffer, Constant, Graph, Optimizer, Parameter, Repeat
 from partita.graph.operator import Argument, Operator, Phase, Ref, Symbol
 from partita.graph.tensor import Affine, Ratio, Tensor
@@ -39,6 +39,14 @@ SCALARS: dict[str, type] = {
 def write_graph(graph: Graph, path: Path | str) -> None:
     """Write the graph as a JSON file that `read_graph` reads back equal, whole or not at all. Raises InputError if it
     cannot be written."""
+    try:
+        write_whole(Path(path), text_of(graph))
+    except OSError as error:
+        raise InputError(f"the graph cannot be written to {path} ({error.strerror}); give a path that can be") from None
+
+
+def text_of(graph: Graph) -> str:
+    """The graph as `read_graph` reads it from a file."""
     tables = Tables()
     operators = [
         [
@@ -61,10 +69,7 @@ def write_graph(graph: Graph, path: Path | str) -> None:
         "repeats": [[r.start, r.length, r.count] for r in graph.repeats],
         "tables": {name: list(rows) for name, rows in tables.rows.items()} | {"tensors": tables.tensors},
     }  # fmt: skip
-    try:
-        write_whole(Path(path), _text(record | {"sha256": digest_of(record)}))
-    except OSError as error:
-        raise InputError(f"the graph cannot be written to {path} ({error.strerror}); give a path that can be") from None
+    return _text(record | {"sha256": digest_of(record)})
 
 
 def read_graph(path: Path | str) -> Graph:

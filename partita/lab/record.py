@@ -8,7 +8,6 @@ import json
 import os
 import shutil
 import stat
-import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,8 +15,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
 
-from partita.atomic import write_whole
 from partita.errors import ClusterError
+from partita.files import temporary, temporary_folder, write_whole
 from partita.lab.keeper import alive, started, sweep
 
 SCRATCH: Final = "partita-run-"
@@ -44,7 +43,7 @@ def new_run() -> str:
 def state_directory() -> Path:
     """A directory that only this user can write: in XDG_RUNTIME_DIR, else in /tmp. Raises ClusterError."""
     runtime = os.environ.get("XDG_RUNTIME_DIR", "")
-    path = Path(runtime) / "partita" if runtime else Path(tempfile.gettempdir()) / f"partita-{os.getuid()}"
+    path = Path(runtime) / "partita" if runtime else temporary_folder() / f"partita-{os.getuid()}"
     try:
         path.mkdir(mode=0o700, exist_ok=True)
         found = path.lstat()
@@ -62,9 +61,14 @@ def place() -> str:
 
 
 def write_record(path: Path, run: str, groups: tuple[str, ...], folders: tuple[str, ...] = ()) -> None:
-    """Writes the record of this process's lab `run`, whole or not at all."""
+    """Writes the record of this process's lab `run`, whole or not at all. Raises ClusterError if it has no room."""
     record = Record(run, place(), (os.getpid(), started(os.getpid())), groups, folders)
-    write_whole(path, json.dumps(asdict(record)))
+    try:
+        write_whole(path, json.dumps(asdict(record)))
+    except OSError as error:
+        raise ClusterError(
+            f"the lab cannot write records in {path.parent} ({error.strerror}); make room there, or set XDG_RUNTIME_DIR"
+        ) from None
 
 
 @contextmanager
@@ -72,10 +76,11 @@ def scratch() -> Iterator[Path]:
     """A context with a temporary folder. It is recorded before it is made, so that the next start removes it if this
     process is killed."""
     run = new_run()
-    folder, record = Path(tempfile.gettempdir()) / f"{SCRATCH}{run}", state_directory() / f"lab-{run}.json"
+    folder, record = temporary_folder() / f"{SCRATCH}{run}", state_directory() / f"lab-{run}.json"
     write_record(record, run, (), (str(folder),))
     try:
-        folder.mkdir(mode=0o700)
+        with temporary(folder.parent):
+            folder.mkdir(mode=0o700)
         yield folder
     finally:
         _remove(str(folder))

@@ -13,8 +13,9 @@ from partita.cluster.writing import write_cluster
 from partita.cost.costs import Costs
 from partita.cost.wiring import CURVED
 from partita.errors import RunError, RunHung, RunStopped
+from partita.files import temporary, write_whole
 from partita.graph.graph import Graph
-from partita.graph.text import write_graph
+from partita.graph.text import text_of
 from partita.lab.failures import STALL_SHARE, stalled
 from partita.lab.forward import forwarding
 from partita.lab.monitor import Monitor
@@ -66,10 +67,11 @@ class Rehearsal:
         with ExitStack() as stack:
             place = stack.enter_context(scratch())
             graph, cluster, first = place / "graph.json", place / "cluster.toml", place / "first.safetensors"
-            write_graph(self.graph, graph)
+            with temporary(place):
+                write_whole(graph, text_of(self.graph))
+                write_whole(cluster, write_cluster(self.cluster))
             loaded = self.given if isinstance(self.given, Task) else load_task(self.given, built_in)
             write_first(loaded, self.seed, self.init, first)
-            cluster.write_text(write_cluster(self.cluster), encoding="utf-8")
             self.tell(f"starting {self.cluster.size} workers on {self.cluster.name}")
             stack.enter_context(self.group)
             self._profiler = Profiler(self.graph, self.cluster, self.group.lab, self._ask, self.tell)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from partita.files import temporary
 from partita.lab.fork_client import Forked
 from partita.lab.lab import Lab
 from partita.lab.lines import Lines
@@ -80,7 +81,8 @@ class Worker:
 def start_worker(lab: Lab, rank: int, argv: Sequence[str], env: Mapping[str, str], path: Path, listen: bool) -> Worker:
     """Starts `argv`, or forks a worker if it is empty, on the device of `rank`, its standard error appended to the file
     at `path`."""
-    log = path.open("ab", buffering=0)
+    with temporary(path.parent):
+        log = path.open("ab", buffering=0)
     process: subprocess.Popen[Any] | Forked
     if argv:
         pipe, listen = subprocess.PIPE, listen and rank == 0

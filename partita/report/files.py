@@ -7,8 +7,8 @@ from os.path import exists, isdir, isfile, realpath  # the first three: false, t
 from pathlib import Path
 from tempfile import TemporaryFile
 
-from partita.atomic import write_whole
 from partita.errors import OptionError
+from partita.files import write_whole
 
 
 def check_writable(*paths: Path | None) -> None:

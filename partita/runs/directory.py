@@ -22,12 +22,12 @@ from typing import Any, Final
 
 import torch
 
-from partita.atomic import atomically
 from partita.checkpoints.checkpoint import SavedCheckpoint, SavePolicy, committed, newest, require_space, sweep
 from partita.checkpoints.holding import copies_of, keepers_of, workers_of
 from partita.checkpoints.manifest import DamagedCheckpoint, Identity, Manifest, differences, read_manifest
 from partita.checkpoints.shard import HEADER
 from partita.errors import InputError, OptionError, check_schema, first_line
+from partita.files import atomically
 from partita.graph.graph import Graph
 from partita.graph.tensor import ITEMSIZE
 from partita.plan.plan import Plan

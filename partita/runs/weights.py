@@ -11,10 +11,11 @@ from typing import Any, Final
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 
-from partita.checkpoints.shard import write_tensors
+from partita.checkpoints.shard import write_tensors, write_unsynced
 from partita.errors import OptionError, TaskError, first_line
+from partita.files import temporary
 from partita.runs.assembly import Values, initial, values_of
 from partita.task import Task
 
@@ -83,11 +84,12 @@ def first_weights(task: Task, seed: int, init: str = "") -> Values:
 
 def write_first(task: Task, seed: int, init: str, path: Path) -> None:
     """Write the first weights for other processes, and the state of torch's random generator after building the
-    model."""
+    model. Raises OptionError where there is no room."""
     with torch.random.fork_rng(devices=[]):
         values = first_weights(task, seed, init)
         whole = {name: tensor.clone(memory_format=torch.contiguous_format) for name, tensor in values.items()}
-        save_file({**whole, RANDOM: torch.get_rng_state()}, path)
+        with temporary(path.parent):
+            write_unsynced({**whole, RANDOM: torch.get_rng_state()}, path)
 
 
 def map_first(path: Path) -> tuple[Values, torch.Tensor]:

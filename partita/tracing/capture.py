@@ -15,6 +15,7 @@ import torch
 from torch.distributions import Distribution
 
 from partita.errors import CaptureError, PartitaError, TaskError, first_line
+from partita.files import temporary_folder
 from partita.graph.gc_pause import without_gc
 from partita.graph.graph import Graph, Optimizer
 from partita.graph.repeats import find_repeats
@@ -45,6 +46,7 @@ def capture(task: Task, *, batch: int | None = None, precision: str | None = Non
     'opaque' runs the module for real and sees nothing inside it; `blind` then says why. Raises TaskError for a task
     that cannot be trained, CaptureError if not even one real step works. `precision` is the task's unless given.
     """
+    temporary_folder()
     batch, precision = batch or task.batch_size, precision or task.precision
     if precision not in PRECISIONS:
         raise TaskError(f"the precision {precision!r} is unknown; allowed are {', '.join(PRECISIONS)}")

@@ -12,7 +12,7 @@ import partita
 
 PACKAGE = Path(partita.__file__).parent
 ORDER = (
-    "errors", "units", "arrays", "telling", "atomic", "task", "graph", "cluster", "plan", "program", "wire", "cost",
+    "errors", "units", "arrays", "telling", "files", "task", "graph", "cluster", "plan", "program", "wire", "cost",
     "lowering", "simulator", "recipes", "searches", "zoo", "tracing", "kernels", "transport", "runtime", "checkpoints",
     "runs", "oracles", "probes", "lab", "report", "api", "__main__",
 )  # fmt: skip

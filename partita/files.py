@@ -1,11 +1,15 @@
-"""Files that are written whole or not at all: under another name first, which is then changed to their own."""
+"""Files that are written whole or not at all, under another name first, which is then changed to their own; and where
+temporary ones go."""
 
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+from partita.errors import OptionError
 
 
 @contextmanager
@@ -45,3 +49,25 @@ def sync(path: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def temporary_folder() -> Path:
+    """Where temporary files go. Raises OptionError where no folder takes any: torch needs one to compute, and whoever
+    asks first gets the blame."""
+    try:
+        return Path(tempfile.gettempdir())
+    except OSError as error:
+        raise OptionError(f"{error.strerror}; make room in one, or set TMPDIR to a folder that has some") from None
+
+
+@contextmanager
+def temporary(folder: Path) -> Iterator[None]:
+    """A context in which nothing but temporary files are written, into `folder`: raises OptionError where it takes
+    none."""
+    try:
+        yield
+    except OSError as error:
+        raise OptionError(
+            f"temporary files cannot be written in {folder} ({error.strerror or error}); make room there, or set "
+            "TMPDIR to a folder that has some"
+        ) from None

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from partita.atomic import atomically
+from partita.files import atomically
 
 
 @pytest.mark.parametrize("durable", [False, True])
