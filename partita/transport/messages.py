@@ -8,34 +8,39 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from math import inf
 from typing import Any, Final
 
 import torch
 import torch.distributed as dist
 
+from partita.errors import RunError, first_line
 from partita.units import Seconds
 
+STORE: Final = "the store at which ranks meet, which rank 0 keeps or torchrun does,"
 POLL_INTERVALS: Final[tuple[Seconds, Seconds]] = (1e-3, 2e-2)  # the first one, and the longest
 
 
 def come(meeting: str, rank: int, word: str = "") -> None:
-    """Say that this rank has come to a meeting, with a word for the others."""
-    dist.distributed_c10d._get_default_store().set(f"{meeting}/{rank}", word)
+    """Say that this rank has come to a meeting, with a word for the others. Raises RunError."""
+    with _reaching(STORE):
+        dist.distributed_c10d._get_default_store().set(f"{meeting}/{rank}", word)
 
 
 def wait_for(meeting: str, ranks: Iterable[int], limit: Seconds = inf) -> list[str]:
     """Wait until these ranks have come to it; their words, none if `limit` seconds have passed before. Other threads
-    can use the store meanwhile."""
+    can use the store meanwhile. Raises RunError once the store is gone."""
     store: Any = dist.distributed_c10d._get_default_store()
     keys, pause, end = [f"{meeting}/{rank}" for rank in ranks], POLL_INTERVALS[0], time.monotonic() + limit
-    while not store.check(keys):
-        if time.monotonic() > end:
-            return []
-        time.sleep(pause)
-        pause = min(2 * pause, POLL_INTERVALS[1])
-    return [store.get(key).decode() for key in keys]
+    with _reaching(STORE):
+        while not store.check(keys):
+            if time.monotonic() > end:
+                return []
+            time.sleep(pause)
+            pause = min(2 * pause, POLL_INTERVALS[1])
+        return [store.get(key).decode() for key in keys]
 
 
 def gather(body: Any, rank: int, world: int) -> list[Any]:
@@ -59,20 +64,32 @@ def spread(body: Any, rank: int, world: int) -> Any:
 
 def _meet(rank: int, world: int) -> None:
     if world > 1:
-        number = dist.distributed_c10d._get_default_store().add(f"met/{world}/{rank}", 1)
+        with _reaching(STORE):
+            number = dist.distributed_c10d._get_default_store().add(f"met/{world}/{rank}", 1)
         come(meeting := f"met/{world}/{number}", rank)
         wait_for(meeting, range(world))
 
 
 def _send(body: Any, to: int) -> None:
     text = torch.frombuffer(bytearray(json.dumps(body).encode()), dtype=torch.uint8)
-    dist.send(torch.tensor([len(text)]), to)
-    dist.send(text, to)
+    with _reaching(f"rank {to}"):
+        dist.send(torch.tensor([len(text)]), to)
+        dist.send(text, to)
 
 
 def _receive(source: int) -> Any:
     length = torch.zeros(1, dtype=torch.int64)
-    dist.recv(length, source)
-    text = torch.zeros(int(length), dtype=torch.uint8)
-    dist.recv(text, source)
+    with _reaching(f"rank {source}"):
+        dist.recv(length, source)
+        text = torch.zeros(int(length), dtype=torch.uint8)
+        dist.recv(text, source)
     return json.loads(text.numpy().tobytes())
+
+
+@contextmanager
+def _reaching(who: str) -> Iterator[None]:
+    """A context in which something is asked of a process, which may have ended: raises RunError that names it."""
+    try:
+        yield
+    except RuntimeError as error:
+        raise RunError(f"{who} is gone ({first_line(error)}); look at what it said last") from error
