@@ -9,6 +9,7 @@ from __future__ import annotations
 import atexit
 import gc
 import os
+import signal
 import sys
 from contextlib import nullcontext
 from functools import partial
@@ -54,6 +55,7 @@ def main(words: list[str] | None = None) -> int:
     code = say(answer, as_json)
     if own and code == INTERRUPTED:
         # Where Ctrl-C came while a text was executed, as dataclasses do, Python ends by a signal, caught or not.
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # one more ends it at once, and silently
         end_fork_server()
         os._exit(code)
     return code

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import signal
@@ -20,6 +21,14 @@ from partita.runtime.brake import stopping
 # The base of typer's usage errors; which module holds it differs between versions of typer.
 UsageError: Final[Any] = typer.BadParameter.__mro__[2]
 INTERRUPTED: Final = 130
+LACKS: Final = {  # what a system call may ask for in vain wherever it is made: what to do
+    errno.EMFILE: "raise the limit of open files (ulimit -n)",
+    errno.ENFILE: "let other programs close files",
+    errno.ENOSPC: "make room on that disk",
+    errno.EDQUOT: "make room on that disk, within your quota",
+    errno.ENOMEM: "free memory, or raise its limit (ulimit -v)",
+    errno.EAGAIN: "raise the limit of processes (ulimit -u), or end some",
+}
 WORDS: Final = {128 + signal.SIGTERM: "terminated", 128 + signal.SIGHUP: "hung up"}  # exit code: in a word
 
 
@@ -49,6 +58,9 @@ def attempt(command: Callable[[], Answer | int | None], words: Sequence[str] = (
     except Exception as error:
         if signalled := _signal_behind(error):
             return _told(signalled)
+        if isinstance(error, OSError) and (remedy := LACKS.get(error.errno or 0)):
+            _show_traceback()
+            return Answer(code=3, error=f"this machine gives no more ({' '.join(str(error).split())}); {remedy}")
         what = " ".join(f"{type(error).__name__}: {error}".split())
         hint = "" if _show_traceback() else "; rerun with PARTITA_TRACEBACK=1 to see where"
         return Answer(code=3, error=f"this should not have happened ({what}){hint}")

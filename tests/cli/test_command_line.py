@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -78,6 +79,12 @@ ENDS = [
     (SystemExit(143), 3, "something that was called left with exit code 143 before it was done"),
     (caused(ImportError("initialization failed"), KeyboardInterrupt()), 130, "interrupted"),
     (SystemExit(0), 3, "something that was called left with exit code 0 before it was done"),
+    (OSError(errno.EMFILE, "Too many open files", "a"), 3, "this machine gives no more ([Errno 24] Too many open "
+     "files: 'a'); raise the limit of open files (ulimit -n)"),
+    (BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable"), 3, "this machine gives no more ([Errno 11] "
+     "Resource temporarily unavailable); raise the limit of processes (ulimit -u), or end some"),
+    (OSError(errno.EXDEV, "x"), 3, "this should not have happened (OSError: [Errno 18] x); rerun with "
+     "PARTITA_TRACEBACK=1 to see where"),
     (ValueError("x\ny"), 3, "this should not have happened (ValueError: x y); "
      "rerun with PARTITA_TRACEBACK=1 to see where"),
 ]  # fmt: skip
@@ -114,6 +121,15 @@ def test_ctrl_c_is_an_exit_code_wherever_it_comes() -> None:
     done = subprocess.run([sys.executable, "-c", INTERRUPTED], capture_output=True, text=True, check=False, timeout=60)
     assert (done.returncode, done.stderr) == (130, "partita: interrupted\n")
     assert not Path(f"/proc/{int(done.stdout)}").exists(), "what it had begun to load goes on without it"
+
+
+def test_one_more_ctrl_c_while_it_ends_is_no_traceback() -> None:
+    again = (
+        "import os, signal\nfrom partita import __main__\n__main__.end_fork_server = lambda: os.kill(os.getpid(), 2)"
+    )
+    text = f"{again}\n{INTERRUPTED}"
+    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=False, timeout=60)
+    assert (done.returncode, done.stderr) == (-signal.SIGINT, "partita: interrupted\n")
 
 
 def test_a_traceback_is_shown_on_demand(say: Say, monkeypatch: pytest.MonkeyPatch) -> None:
