@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from partita.report.comparison import Comparison, Row
 from partita.report.environment import environment
 from partita.report.manifest import write_manifest
 from partita.report.progress import Note
+from partita.report.record import NAME as RECORD
 from partita.report.record import write_run
 from partita.report.setting import setting_of
 from partita.report.trained import Trained
@@ -65,12 +67,13 @@ def train(
     steps = steps or epochs * (len(loaded.data) // loaded.batch_size)
     tell(f"training {steps} steps of {made.name}")
     notes: list[str] = []
-    begun = False
 
     def begin() -> None:
-        nonlocal begun
-        begun = True
         write_manifest(place, spec, made, machines, seed=seed, steps=steps, init=first, deterministic=deterministic)
+
+    def end(ran: Any) -> None:
+        row = _row_of(made.name, asked.program.semantics, ran)
+        _report(Comparison((row,), spec, machines, tuple(notes), environment()), Path(place))
 
     def note(sentence: str) -> None:
         notes.append(sentence)
@@ -79,13 +82,12 @@ def train(
     _look_at_state(loaded, graph, made, note, saves=bool(checkpoint_every or resume))
     asked = Training(
         graph, made, machines, steps, SavePolicy(place, checkpoint_every, keep), seed=seed, init=first, resume=resume,
-        keyed=deterministic, timeout=timeout, tell=tell, note=note, begin=begin,
+        keyed=deterministic, timeout=timeout, tell=tell, note=note, begin=begin, end=end,
     )  # fmt: skip
     if (ran := train_rank(loaded, asked, *at) if ranked else train_on(loaded, asked)) is None:
         return None
-    if begun:  # what a finished run wrote stays
-        row = _row_of(made.name, asked.program.semantics, ran)
-        write_run(Comparison((row,), spec, machines, tuple(notes), environment()), Path(place))
+    if place and not (Path(place) / RECORD).exists():  # of a finished run that could not write it
+        end(ran)
     return Trained(
         made, ran.timeline, ran.loss, ran.final_loss, steps, ran.weights, tuple(notes), setting_of(graph, machines)
     )
@@ -120,6 +122,13 @@ def _loaded(task: Task | str, ranked: bool) -> tuple[Task, str]:
     loaded = load(task) if isinstance(task, str) else task
     refuse_while_loading()
     return loaded, loaded.origin if ranked else spec_of(loaded)
+
+
+def _report(comparison: Comparison, place: Path) -> None:
+    """Write the record of a run; that of fewer steps does not stay if the new one finds no room. Raises OptionError."""
+    with suppress(OSError):
+        (place / RECORD).unlink()
+    write_run(comparison, place)
 
 
 def _row_of(plan: str, semantics: str, ran: Any) -> Row:

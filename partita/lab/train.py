@@ -6,7 +6,7 @@ from partita.checkpoints.checkpoint import SavedCheckpoint
 from partita.lab.limits import PROCESS
 from partita.lab.rehearsal import Rehearsal
 from partita.oracles.mean import divides, unlike_its_parts
-from partita.runs.directory import Finished, opened, write_result
+from partita.runs.directory import Finished, finish, opened
 from partita.runs.result import RunResult
 from partita.runs.training import Training
 from partita.task import Task
@@ -37,6 +37,5 @@ def train_on(task: Task, asked: Training) -> RunResult:
             result = rehearsal.train(
                 asked.plan, steps=asked.steps, keep=keep, keyed=asked.keyed, resume=path, since=since, note=asked.note
             )
-        if keep.out:
-            write_result(keep.out, Finished(asked.plan, asked.steps, result, asked.identity))
+        finish(asked, result)
         return result

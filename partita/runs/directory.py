@@ -106,6 +106,16 @@ class Finished:
     identity: Identity | None = None
 
 
+def finish(asked: Training, result: RunResult) -> None:
+    """Write what a run that came to its end leaves in its directory: what `end` writes, and last of all that it is
+    finished, also where the first found no room: nobody is to train once more for a report. Raises OptionError."""
+    if asked.keep.out:
+        try:
+            asked.end(result)
+        finally:
+            write_result(asked.keep.out, Finished(asked.plan, asked.steps, result, asked.identity))
+
+
 def write_result(out: str, finished: Finished) -> None:
     """Say that the run is finished, whole or not at all; spans and merges, of which there are many, are left out.
 

@@ -14,7 +14,7 @@ from partita.checkpoints.checkpoint import SavedCheckpoint, advising, stopped_at
 from partita.cluster.cluster import Cluster
 from partita.cluster.interfaces import check_interface
 from partita.errors import InputError, OptionError, RunStopped
-from partita.runs.directory import Finished, opened, write_result
+from partita.runs.directory import Finished, finish, opened
 from partita.runs.execution import progress_of, run
 from partita.runs.heap import keep_freed
 from partita.runs.preflight import differing, facts_of
@@ -140,6 +140,5 @@ def train_rank(task: Task, asked: Training, rank: int, world: int) -> RunResult 
             return None
         discard = min(3, max(steps - report["since"] - 1, 0))
         result = result_of(asked.program, reports, discard)
-        if keep.out:
-            write_result(keep.out, Finished(plan, steps, result, asked.identity))
+        finish(asked, result)
         return result

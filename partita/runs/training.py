@@ -13,6 +13,7 @@ from partita.graph.graph import Graph
 from partita.lowering.lower import last_program
 from partita.plan.plan import Plan
 from partita.program.program import Program
+from partita.runs.result import RunResult
 from partita.telling import Tell, quiet
 from partita.units import Seconds
 
@@ -24,7 +25,7 @@ class Training:
 
     `keep` says where checkpoints and the result go; `keyed`: random numbers do not depend on the plan; `timeout` is how
     long a rank may stand still. `tell` is called with progress, `note` with sentences that the user must see, `begin`
-    once the directory is this run's.
+    once the directory is this run's, `end` with the result before the run is called finished.
     """
 
     graph: Graph
@@ -40,6 +41,7 @@ class Training:
     tell: Tell = quiet
     note: Tell = quiet
     begin: Callable[[], None] = lambda: None
+    end: Callable[[RunResult], None] = lambda result: None
 
     @cached_property
     def program(self) -> Program:
