@@ -24,12 +24,18 @@ def atomically(path: Path, *, durable: bool = False) -> Iterator[Path]:
     try:
         yield fresh
         if durable:
-            sync(fresh)
-        fresh.replace(path)
+            place(fresh, path)
+        else:
+            fresh.replace(path)
     finally:
         fresh.unlink(missing_ok=True)
-    if durable:
-        sync(path.parent)
+
+
+def place(fresh: Path, path: Path) -> None:
+    """Give a file that is written its name: on the disk there is the old one, or all of the new one. Raises OSError."""
+    sync(fresh)
+    fresh.replace(path)
+    sync(path.parent)
 
 
 def write_whole(path: Path, text: str) -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -16,7 +18,7 @@ from safetensors.torch import save_file
 from partita.checkpoints.entry import ALIKE, Entry, read_entry
 from partita.checkpoints.plain import from_plain, to_plain
 from partita.errors import InputError, first_line
-from partita.files import atomically
+from partita.files import place
 from partita.units import Bytes
 
 VALUES: Final = "partita"
@@ -58,10 +60,22 @@ def write_shard(shard: Shard, directory: Path, rank: int) -> File:
 
 
 def write_tensors(tensors: dict[str, torch.Tensor], path: Path, words: dict[str, str] | None = None) -> File:
-    """Write tensors, and `words` in the header, whole or not at all, to the disk. Raises OSError."""
-    with atomically(path, durable=True) as fresh:
+    """Write tensors, and `words` in the header, whole or not at all: in a folder beside, to the disk, then moved. What
+    somebody left there who was killed goes with the folder, also files of safetensors, whose names are its own. Raises
+    OSError."""
+    folder = path.with_suffix(".writing")
+    fresh = folder / path.name
+    if folder.exists():
+        shutil.rmtree(folder)
+    folder.mkdir()
+    try:
         write_unsynced(tensors, fresh, words)
         found = File(path.name, fresh.stat().st_size, sha256_of(fresh))
+        place(fresh, path)
+    finally:
+        fresh.unlink(missing_ok=True)
+        with suppress(OSError):
+            folder.rmdir()
     return found
 
 

@@ -68,7 +68,9 @@ def mortal() -> Task:
     if rank == os.environ.get("RANK") and kind == "act":
         doom_acts(int(count))
     if rank == os.environ.get("RANK") and kind == "save":
-        os.replace = doomed(os.replace, int(count), lambda source, target: str(source).endswith(".part"))
+        os.replace = doomed(
+            os.replace, int(count), lambda source, target: str(target).endswith((".safetensors", "manifest.json"))
+        )
     return Task(
         name="mortal",
         model=lambda: nn.Sequential(nn.Linear(6, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 3)),

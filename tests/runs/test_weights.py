@@ -10,6 +10,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
 
+from partita.checkpoints import shard
 from partita.errors import TaskError
 from partita.runs.assembly import initial
 from partita.runs.weights import first_weights, load_weights, map_first, save_weights, write_first
@@ -94,3 +95,21 @@ def test_a_dtype_that_loses_values_is_refused(name: str, dtype: torch.dtype, kep
         TaskError, match=rf"other has {name} in {str(dtype)[6:]} instead of \w+, in which values are lost"
     ):
         load_weights(Tied(), tmp_path / "other")
+
+
+def test_what_a_killed_writer_left_goes_with_the_next_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """safetensors writes under a name that nobody knows; as large as the model, it would stay for good."""
+
+    class Killed(BaseException):
+        pass
+
+    def begun(tensors: object, path: Path, words: object) -> None:
+        (path.parent / ".tmpAb3dEf").write_text("half of it")
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(shard, "save_file", begun)
+        with pytest.raises(Killed):
+            save_weights(Tied(), tmp_path / "model.safetensors")
+    save_weights(Tied(), tmp_path / "model.safetensors")
+    assert [path.name for path in tmp_path.rglob("*")] == ["model.safetensors"]
