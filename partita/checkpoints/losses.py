@@ -18,7 +18,8 @@ from typing import Any, Final
 from partita.checkpoints.entry import Entry
 from partita.checkpoints.manifest import DamagedCheckpoint
 from partita.checkpoints.restore import Checkpoint
-from partita.checkpoints.shard import File, sync
+from partita.checkpoints.shard import File
+from partita.files import sync
 from partita.runtime.rank import Rank
 from partita.units import Bytes, Seconds
 
