@@ -11,7 +11,7 @@ from partita.program.timeline import Timeline
 from partita.simulator.hops import makespan
 from partita.simulator.simulate import simulate
 from partita.wire.algorithms import ALGORITHMS, all_reduce
-from partita.wire.loads import loads_of
+from partita.wire.loads import HopLoad, loads_of
 from tests.priced import priced, whole_cores
 from tests.programs import program_by
 from tests.small import two_layers
@@ -65,6 +65,13 @@ def test_doubling_wins_small_and_ring_large() -> None:
         for alpha, first in ((turn / 2, "ring"), (turn * 2, "doubling")):
             steps = {name: step_of(name, p, alpha, 4 * ELEMENTS / n_beta).step_seconds for name in ("ring", "doubling")}
             assert min(steps, key=lambda name: steps[name]) == first
+
+
+def test_messages_of_a_step_take_turns_at_a_port() -> None:
+    """Four ranks send a fifth ten bytes each, through its port of one byte a second."""
+    loads = [HopLoad(0, rank, 4, 10, 0, 0, 0) for rank in range(4)]
+    ways = [[2 * load.source, 2 * load.target + 1] for load in loads]
+    assert makespan(loads, ways, np.full(4, 3.0), np.ones(10)) == pytest.approx(4 * 10 + 3)
 
 
 def alone(collective: str, ranks: int, alpha: float, elements: int) -> float:
