@@ -8,7 +8,7 @@ from itertools import pairwise
 import pytest
 
 from partita.cluster.cluster import Cluster, Device, Group, Link
-from partita.cost.costs import Costs
+from partita.cost.costs import Costs, Host
 from partita.cost.rings import bytes_sent
 from partita.cost.touch import Touch
 from partita.graph.graph import Graph
@@ -202,6 +202,16 @@ def test_a_processor_that_sends_does_not_compute() -> None:
     sent = 2e-5
     core = 2 * (4 - 1) / 4 * PARAMETERS * (sent + sent)
     assert step_of("pipe_sgd", 4, NONE, sent=sent) == pytest.approx(COMPUTE + core, rel=0.01)
+
+
+@pytest.mark.parametrize("text", ["pipe_sgd", "ddp"])
+def test_devices_that_share_cores_send_on_these(text: str) -> None:
+    """Four of them on two cores, which compute and send for all four, whether the two are beside each other or not."""
+    sent = 2e-5
+    program = program_of(text, 4)
+    costs = replace(costs_of(program, 4, NONE, sent=sent), hosts=(Host((0, 1, 2, 3), 2.0),))
+    core = 2 * (4 - 1) / 4 * PARAMETERS * (sent + sent)
+    assert simulate(program, costs).step_seconds == pytest.approx(4 * (COMPUTE + core) / 2, rel=0.01)
 
 
 @pytest.mark.parametrize("text", ["single", "ddp", "ps_sync", "pipe_sgd"])
