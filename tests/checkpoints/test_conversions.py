@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from partita.checkpoints.checkpoint import SavePolicy, place_of
+from partita.checkpoints.entry import ALIKE
 from partita.checkpoints.restore import lost, open_checkpoint
 from partita.oracles.check import checked
 from partita.program.instruction import Space
@@ -103,6 +104,23 @@ def test_a_worker_tied_to_a_centre_goes_on_from_its_own_weights(plan: str, tmp_p
     again = trained(perceptron(), plan, 2, 24, saved=open_checkpoint(place_of(tmp_path, 12)))
     for name, flat in whole[1].parameter.items():
         assert torch.equal(again[1].parameter[name], flat), name
+
+
+@pytest.mark.parametrize(("before", "after"), [(3, 4), (4, 3)])
+def test_another_number_of_workers_begins_at_the_centre(before: int, after: int, tmp_path: Path) -> None:
+    """From the midst of a run: at its end all workers are there."""
+    plan, graph = "easgd(servers=1,period=2)", capture(perceptron())
+    trained(perceptron(), plan, before, 8, keep=SavePolicy(str(tmp_path), 4))
+    saved, program = open_checkpoint(place_of(tmp_path, 4)), program_by(plan, graph, cluster_of(after))
+    assert any("beside their centre" in sentence for sentence in lost(saved, program))
+    new = trained(perceptron(), plan, after, 4, saved=saved, settle=False)
+    for name in (name for name in new[0].leaves if name.endswith("weight")):
+        centre, *apart = [
+            saved.contents.tensor(saved.contents.parts(kind, name, "", owner)[0])
+            for kind, owner in (("parameter", ALIKE), *(("own", rank) for rank in range(before - 1)))
+        ]
+        assert (sum(apart) / len(apart) - centre).abs().max() > 1e-4
+        assert all(torch.equal(state.leaves[name], centre) for state in new.values() if state.leaves)
 
 
 def test_weights_that_workers_race_for_are_what_a_run_leaves(tmp_path: Path) -> None:
