@@ -87,6 +87,24 @@ def test_what_a_schedule_moves_stays_the_checkpoints(tmp_path: Path) -> None:
     ]
 
 
+class Halving(torch.optim.SGD):
+    """Halves its own rate after every step."""
+
+    def step(self, closure: Any = None) -> Any:
+        found = super().step(closure)
+        for group in self.param_groups:
+            group["lr"] /= 2
+        return found
+
+
+def test_what_an_optimizer_moves_by_itself_stays_the_checkpoints(tmp_path: Path) -> None:
+    began, now = (replace(perceptron(), optimizer=partial(Halving, lr=rate, momentum=0.9)) for rate in (0.01, 0.5))
+    saved = saved_by(began, "ddp", tmp_path)
+    assert {group["lr"] for group in groups_after(now, "ddp", saved)} == {0.01 / 2**STEPS}
+    (sentence,) = said(now, "ddp", saved)
+    assert "the run goes on with the checkpoint's" in sentence
+
+
 def test_each_group_has_its_own(tmp_path: Path) -> None:
     saved = saved_by(grouped(0.01), "ddp", tmp_path)
     assert sorted({group["lr"] for group in groups_after(grouped(0.3), "ddp", saved)}) == [0.02, 0.3]
