@@ -67,11 +67,12 @@ def test_samples_of_any_length_are_one_operator() -> None:
 
 
 def test_what_a_whole_model_computes_is_counted() -> None:
-    """A linear layer of 6 x 8 and two ways of 8 x 8 and 8 x 3: 2 FLOPs a weight and sample each way."""
+    """A linear layer of 6 x 8 and two ways of 8 x 8 and 8 x 3: 2 FLOPs a weight and sample; in backward at most as
+    many for the weight and for what it reads, each."""
     forward, backward = capture(branching()).operators
     graph = capture(branching())
     assert flops(forward, graph, 10) == 10 * 2 * (6 * 8 + 8 * 8 + 8 * 3)
-    assert flops(backward, graph, 10) > flops(forward, graph, 10)
+    assert flops(forward, graph, 10) < flops(backward, graph, 10) <= 2 * flops(forward, graph, 10)
     device = cluster_of(2).devices[0]
     for operator in (forward, backward):
         assert calls(operator) > 4
