@@ -86,6 +86,27 @@ def test_a_message_on_its_way_goes_on_by_the_new_way(how: str, has: int, again: 
     assert channel.crossed == {KEY: 1}
 
 
+@pytest.mark.parametrize("linked", [False, True])
+@pytest.mark.parametrize(("has", "sent"), [(0, [7.0]), (1, [])])
+def test_what_is_begun_is_sent_once_somebody_is_there_who_lacks_it(linked: bool, has: int, sent: list[float]) -> None:
+    """Before the first link or after it: one who has taken over may be behind the other end."""
+    channel, group, begun = Channel(0, 3, lambda process: None), Group(), list[Any]()
+
+    def begin() -> None:
+        begun.append(channel.start("send", torch.tensor(7.0), KEY, 0))
+
+    channel.turn((0, 3))
+    if not linked:
+        begin()
+    channel.hear((0, 3), {KEY: has})
+    channel.open((0, 3), Ways(group, group), PATIENCE)  # type: ignore[arg-type]
+    if linked:
+        begin()
+    assert begun[0].block(PATIENCE)
+    assert group.came == sent
+    assert channel.crossed == {KEY: 1}
+
+
 def test_nothing_crosses_while_nobody_plays_the_other_part() -> None:
     channel = Channel(0, 3, lambda process: None)
     led(channel, (0, 3), Group("breaks"), {})
