@@ -128,6 +128,24 @@ def test_what_several_look_at_alike_is_cast_once() -> None:
     assert set(differences(given, graph, torch.bfloat16).values()) == {0.0}
 
 
+class Halved(nn.Module):
+    """Of what comes in two parts, the second is looked at as well."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ways = nn.ModuleList(nn.Linear(3, 3) for _ in range(2))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        first, second = (way(part) for way, part in zip(self.ways, x.chunk(2, dim=-1), strict=True))
+        return first * second
+
+
+def test_every_part_of_what_comes_in_parts_is_cast() -> None:
+    given = replace(perceptron(), model=Halved)
+    graph = shortened(capture(given, batch=BATCH, symbolic=False), "bfloat16")
+    assert set(differences(given, graph, torch.bfloat16).values()) == {0.0}
+
+
 class Turned(nn.Module):
     """Attention whose queries and keys are widened by a table, and whose values, of fewer heads, are not."""
 
