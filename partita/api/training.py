@@ -56,12 +56,11 @@ def train(
     loaded, spec = _loaded(task, ranked)
     from partita.checkpoints.checkpoint import SavePolicy
     from partita.lab.train import train_on
-    from partita.runs.directory import refuse_early
     from partita.runs.torchrun import train_rank
     from partita.runs.training import Training
 
-    if place and not ranked and steps:  # of ranks the first one says so to the others
-        refuse_early(place, resume=resume, steps=steps, seed=seed, keyed=deterministic)
+    if steps and not ranked:  # of ranks the first one says so to the others
+        _refuse_early(place, resume=resume, steps=steps, seed=seed, keyed=deterministic)
     graph = graph_of(loaded, tell=tell)
     made = plan_of(plan, graph, machines, task="" if ranked else loaded, tell=tell)
     steps = steps or epochs * (len(loaded.data) // loaded.batch_size)
@@ -91,6 +90,14 @@ def train(
     return Trained(
         made, ran.timeline, ran.loss, ran.final_loss, steps, ran.weights, tuple(notes), setting_of(graph, machines)
     )
+
+
+def _refuse_early(out: str, **known: Any) -> None:
+    """Raises InputError for what the manifests in `out` already refuse."""
+    from partita.runs.directory import refuse_early
+
+    if out:
+        refuse_early(out, **known)
 
 
 def _place(cluster: Cluster, ranked: bool) -> tuple[int, int]:

@@ -4,6 +4,7 @@ checkpoint     the checkpoints of a run: begun, committed, found, removed
 saving         one that all ranks write together
 shard          one rank's file of it
 manifest       what says that it is complete, and of which run
+losses         the losses up to the newest one, in a file of the run
 entry          Entry: what a tensor or number in it is
 plain          the state of optimizers as JSON
 holding        which rank writes what

@@ -6,6 +6,7 @@ schedule  Schedule: the order of passes, and the versions that they read
 sync      Sync: how replicas agree
 wire      Wire: how that is sent
 memory    Memory: state divided, recomputation, precision
+formats   whether devices have the format that a plan computes in
 rule      the optimizer that it makes of the task's
 check     contradictions, a sentence each
 text      TOML, both ways

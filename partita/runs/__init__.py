@@ -7,7 +7,6 @@ one process of a run
     training       Training: what is asked of a run
     result         RunResult: what came of it
     weights        first and last weights, as files
-    losses         the loss of each step
     heap           the process's memory
     apply          data parallelism in a loop of one's own
 how ranks meet and end

@@ -33,6 +33,7 @@ what a trace does not see
     leaves             objects of a batch that have tensors inside
 optimizers
     optimizer          what one does, found by letting it step
+    elements           whether it goes element by element, by the operators that it calls
     update_units       tensors that it is given
     momentum           the momentum that all parameters have
 """

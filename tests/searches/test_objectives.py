@@ -16,7 +16,7 @@ from partita.report.answers import search_answer
 from partita.report.json import search_body
 from partita.report.setting import Setting
 from partita.searches.auto import auto, shortlist_of
-from partita.searches.candidate import recipe_of
+from partita.searches.candidate import fits, recipe_of
 from partita.searches.exhaustive import exhaustive, grid
 from partita.searches.explaining import break_even, widened
 from partita.searches.finals import FINALISTS, OF_ONE_RECIPE, finalists, judged, plainest
@@ -66,6 +66,16 @@ def test_by_formula_money_is_that_of_the_first_devices_too() -> None:
     hourly = [(0.0, 1.0, 2.0, 12.0, 22.0)[int(many)] for many in estimates.devices]
     assert {1.0, 22.0} <= set(hourly)
     assert objective_values(estimates, cluster, "cost") == pytest.approx(estimates.seconds * hourly / 3600)
+
+
+def test_what_memory_makes_small_is_the_least_device_that_a_plan_fits_on() -> None:
+    cluster = whole_cores(4, 1e9)
+    candidates = found(cluster, "memory").candidates
+    assert any(min(c.timeline.memory) < max(c.timeline.memory) for c in candidates)
+    for one in candidates:
+        bytes_of = round(objective_value(one, cluster, "memory"))
+        room = [cluster.changed(lambda device, m=m: replace(device, memory=m)) for m in (bytes_of, bytes_of - 1)]
+        assert [fits(one.timeline, devices) for devices in room] == [True, False]
 
 
 def test_money_needs_prices_and_objectives_are_known() -> None:
