@@ -113,6 +113,19 @@ def test_attention_counts_as_its_gpu_twin_does(causal: bool, part: float) -> Non
     assert flops(backward.operators[0], backward, 2) == 5 * 2 * n * h * s * s * d
 
 
+def test_groups_of_unlike_widths_are_counted_each_by_its_own() -> None:
+    """Groups of 3 channels in and 2 out: 2 FLOPs a weight, sample and place; backward as many for each of two terms."""
+
+    def model() -> nn.Module:
+        groups = nn.Conv2d(12, 8, 3, padding=1, groups=4)
+        return nn.Sequential(nn.Conv2d(3, 12, 1), groups, nn.Flatten(), nn.Linear(8 * 24 * 24, 10))
+
+    graph = capture(Task("flops-groups", model, classify, IMAGES, torch.optim.SGD, 8))
+    grouped = [o for o in graph.operators if "convolution" in o.target and 4 in o.arguments]
+    once = 2 * BATCH * 24 * 24 * (8 * 3) * 9
+    assert [flops(o, graph, BATCH) for o in grouped] == [once, 2 * once]
+
+
 def test_flops_follow_the_batch() -> None:
     graph = hand_made("aten.mm.default", [(Affine(3), 5), (5, 7)], [(Affine(3), 7)])
     assert flops(graph.operators[0], graph, 4) == 2 * 12 * 5 * 7
