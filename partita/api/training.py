@@ -54,18 +54,17 @@ def train(
     check_places(init=first, out=place, resume=resume, checkpoint_every=checkpoint_every)
     at = _place(machines, ranked)
     loaded, spec = _loaded(task, ranked)
+    if steps and not ranked:  # of ranks the first one says so to the others
+        _refuse_early(place, resume=resume, steps=steps, seed=seed, keyed=deterministic)
     from partita.checkpoints.checkpoint import SavePolicy
     from partita.lab.train import train_on
     from partita.runs.torchrun import train_rank
     from partita.runs.training import Training
 
-    if steps and not ranked:  # of ranks the first one says so to the others
-        _refuse_early(place, resume=resume, steps=steps, seed=seed, keyed=deterministic)
     graph = graph_of(loaded, tell=tell)
     made = plan_of(plan, graph, machines, task="" if ranked else loaded, tell=tell)
-    steps = steps or epochs * (len(loaded.data) // loaded.batch_size)
+    notes, steps = list[str](), steps or epochs * (len(loaded.data) // loaded.batch_size)
     tell(f"training {steps} steps of {made.name}")
-    notes: list[str] = []
 
     def begin() -> None:
         write_manifest(place, spec, made, machines, seed=seed, steps=steps, init=first, deterministic=deterministic)
