@@ -172,7 +172,7 @@ def check_unused(out: str) -> None:
 def refuse_early(out: str, *, resume: bool, steps: int, seed: int, keyed: bool) -> None:
     """Raises InputError for a run that `place_to_start` will refuse, as far as the manifests in `out` tell without the
     captured step, which takes seconds to make."""
-    if not Path(out).is_dir():
+    if not Path(out).is_dir() or not any(Path(out).iterdir()):
         return
     with claimed(out):
         if not resume:
