@@ -56,7 +56,7 @@ def wiring_of(replies: list[dict[str, Any]], cluster: Cluster, hosts: Sequence[H
     spread = max([1.0, *(len(host.ranks) / host.cores for host in hosts)])
     way = cluster.way(0, 1)
     hops = hops_of(replies, round_way(cluster))
-    efficiency = _efficiency(hops, slowest, (sent + received) / min(quota, 1 / spread))
+    efficiency = _efficiency(hops, slowest, burst, (sent + received) / min(quota, 1 / spread))
     achieved = max(share * size - burst, 1.0) / max(wall - tiny.wall, 1e-6) / slowest
     part = 1.0 if core / quota > wall / 2 else max(efficiency / max(achieved, 0.5), 1.0)
 
@@ -129,14 +129,16 @@ def _starts(replies: list[dict[str, Any]], each: Seconds) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _efficiency(hops: Sequence[Hop], slowest: BytesPerSecond, each: Seconds) -> float:
+def _efficiency(hops: Sequence[Hop], slowest: BytesPerSecond, burst: Bytes, each: Seconds) -> float:
     """The fraction of the bandwidth that payload gets, from what longer messages of a chain take longer in the quickest
-    chains: a host that is busy holds others up, and the link is not what they wait for. Where `each` byte takes about
-    as much of the processor, the usual one."""
+    chains: a host that is busy holds others up, and the link is not what they wait for. What a port saves up for a
+    `burst` while one message is followed by the next goes at once. Where `each` byte takes about as much of the
+    processor as of the link, the usual one."""
     (short, sooner), (long, later) = ((hop.size, hop.quickest) for hop in (hops[1], hops[-1]))
     if 2 * each * slowest > 1:
         return USUAL
-    return min(max((long - short) / max(later - sooner, 1e-6) / slowest, 0.5), 1.0)
+    saved = min(burst, sooner * slowest)
+    return min(max((long - short - saved) / max(later - sooner, 1e-6) / slowest, 0.5), 1.0)
 
 
 def _crowded(
@@ -199,13 +201,13 @@ def _congestion(
 
 def queue_of(size: Bytes, ends: Sequence[Seconds]) -> float:
     """How many bytes leave in order before the rest is shared, where of messages of `size` bytes that were posted at
-    once the first, the second, ... came at these `ends`.
+    once the first posted, the second, ... came at these `ends`.
 
     In order n messages come at 1, 2, ..., n times what one takes, evenly shared all at n times that; the sum of the
     ends falls from n n to n (n + 1) / 2 as the queue gets longer.
     """
     n = len(ends)
-    total = n * sum(ends) / ends[-1]
+    total = n * sum(ends) / max(ends)
     for whole in range(n - 1):
         part = (whole * (whole + 1) / 2 + n * (n - whole) - total) / (n - whole - 1)
         if part <= 1:

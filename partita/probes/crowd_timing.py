@@ -7,16 +7,17 @@ held up leaves its own port idle.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Sequence
 from functools import partial
-from statistics import median
+from statistics import fmean, median
 from typing import Final
 
 import torch
 import torch.distributed as dist
 
 from partita.probes.extra_lane import ExtraLane
+from partita.probes.timing import AHEAD, computed
+from partita.transport.clocks import clock_offset
 from partita.transport.processes import Processes
 from partita.transport.transport import Steps
 from partita.units import Bytes, Seconds
@@ -24,7 +25,7 @@ from partita.units import Bytes, Seconds
 Congested = tuple[Bytes, int, Seconds]
 CONGESTED: Final[tuple[Bytes, ...]] = (2**18, 2**20, 2**22)  # where a server's queues fill
 CONGESTED_TURNS: Final = 3  # of each size, of which the median counts
-QUEUED_TURNS: Final = 7  # likewise
+QUEUED_TURNS: Final = 17  # the first does not count
 
 
 def congested_seconds(peers: Sequence[int], many: int, largest: Bytes) -> list[Congested]:
@@ -62,34 +63,30 @@ def crowds_of(rank: int, world: int) -> tuple[tuple[int, list[int]], ...]:
 
 
 def queued_seconds(largest: Bytes) -> list[tuple[Bytes, list[Seconds]]]:
-    """(bytes of a message, seconds until the first, the second, ... has come), medians, while the last rank sends one
-    to each other rank at once; nothing on other ranks, and among two."""
+    """(bytes of a message, seconds until the first, the second, ... has come), while the last rank posts one to each
+    other rank at once, as a server does: means over turns, in the order in which they are posted. Nothing among two."""
     rank, world = dist.get_rank(), dist.get_world_size()
-    server, found = world - 1, []
-    for size in (size for size in CONGESTED if size <= largest and world > 2):
-        ends: list[list[Seconds]] = []
-        for _ in range(QUEUED_TURNS):
-            dist.barrier()
-            ends.append([])
-            if rank == server:
-                begun = time.perf_counter()
-                at_once([partial(delivered, size, peer, begun, ends[-1]) for peer in range(server)])
-            else:
-                dist.recv(torch.zeros(size // 4), server)
-                dist.send(torch.zeros(1), server)
-        found.append((size, [median(column) for column in zip(*ends, strict=True)]))
-    return found if rank == server else []
+    server, offset, transport = world - 1, clock_offset(rank), Processes(rank)
+    found: list[tuple[Bytes, list[Seconds]]] = []
+    with ExtraLane() as lane:
+        for size in (size for size in CONGESTED if size <= largest and world > 2):
+            taken, turns = torch.zeros(size // 4), list[list[Seconds]]()
+            for _ in range(QUEUED_TURNS):
+                dist.barrier()
+                moments = torch.zeros(world, dtype=torch.float64)
+                if rank == server:
+                    computed(AHEAD)  # so that others wait for theirs
+                    moments[rank] = time.perf_counter() + offset
+                    lane.carry_out(partial(handed_out, transport, taken, range(server)))
+                else:
+                    lane.carry_out(partial(transport.receive, taken, server, "probe", 0))
+                    moments[rank] = time.perf_counter() + offset
+                dist.all_reduce(moments)
+                turns.append((moments[:server] - moments[server]).tolist())
+            found.append((size, [fmean(column) for column in zip(*turns[1:], strict=True)]))
+    return found
 
 
-def delivered(size: Bytes, peer: int, begun: Seconds, ends: list[Seconds]) -> None:
-    """A message to a peer and its answer; notes how long after `begun` that came."""
-    dist.send(torch.zeros(size // 4), peer)
-    dist.recv(torch.zeros(1), peer)
-    ends.append(time.perf_counter() - begun)
-
-
-def at_once(calls: Collection[Callable[[], None]]) -> None:
-    """All of them, each in a thread of its own, to the end of the last. Raises what the first that failed raises."""
-    with ThreadPoolExecutor(len(calls)) as pool:
-        for going in [pool.submit(call) for call in calls]:
-            going.result()
+def handed_out(transport: Processes, tensor: torch.Tensor, peers: Sequence[int]) -> Steps:
+    """A message to each of the peers, posted one after the other."""
+    yield from [transport.send(tensor, peer, "probe", 0) for peer in peers]

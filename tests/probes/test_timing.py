@@ -9,7 +9,6 @@ from dataclasses import replace
 from functools import partial
 from itertools import groupby, pairwise
 from statistics import median
-from typing import Any
 
 import pytest
 import torch
@@ -18,7 +17,6 @@ from partita.graph.batch import substitute
 from partita.graph.graph import Graph
 from partita.graph.patterns import shares_memory
 from partita.probes.bench import HOST, Bench
-from partita.probes.crowd_timing import at_once
 from partita.probes.extra_lane import ExtraLane
 from partita.probes.operator_timing import _pass
 from partita.probes.probe import parts_of, touch_runs
@@ -155,12 +153,11 @@ def test_a_lane_returns_when_what_was_handed_to_it_is_done() -> None:
             assert not lane.busy
 
 
-@pytest.mark.parametrize("beside", [lambda act: disturbance_of(act, few_operators), lambda act: at_once([act])])
-def test_what_fails_beside_computing_is_raised(beside: Callable[[Callable[[], Any]], Any]) -> None:
+def test_what_fails_beside_computing_is_raised() -> None:
     """In a thread it was printed, and what was to be timed seemed to take nothing; who waited for the end waited for
     good before that."""
     with pytest.raises(ZeroDivisionError):
-        beside(lambda: 1 // 0)
+        disturbance_of(lambda: 1 // 0, few_operators)
 
 
 def test_a_lane_that_is_left_leaves_no_thread_behind() -> None:
