@@ -13,6 +13,7 @@ from partita.errors import RunError
 from partita.runs.listener import listening
 from partita.runtime.device import GLOO
 from partita.telling import Tell, quiet
+from partita.transport.loops import woken_in_turn
 from partita.units import Seconds
 
 
@@ -27,10 +28,8 @@ def join_world(rank: int, world: int, timeout: Seconds, backend: str = GLOO, *, 
     patience, kept = timedelta(seconds=timeout), os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
     listen = listening(place, note) if rank == 0 and not kept else {}
     try:
-        if kept:
-            dist.init_process_group(backend, rank=rank, world_size=world, timeout=patience)
-        else:
-            store = _store(timeout, *place, world, rank == 0, patience, use_libuv=True, **listen)
+        store = None if kept else _store(timeout, *place, world, rank == 0, patience, use_libuv=True, **listen)
+        with woken_in_turn():
             dist.init_process_group(backend, store=store, rank=rank, world_size=world, timeout=patience)
     except (RuntimeError, ValueError) as error:
         raise RunError(

@@ -12,7 +12,7 @@ streams       the same of sparse vectors
 varying       messages of which only the sender knows the length
 notifier      a condition variable that wakes only whose wait is over
 watchers      threads that wait for one message after the other
-loops         gloo's own, which put off nobody who runs
+loops         gloo's threads, which put off nobody who runs
 flows         what the kernel says of connections: whether bytes still move
 messages      plain data between rank 0 and the others
 store         the store at which ranks meet

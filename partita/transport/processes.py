@@ -20,7 +20,6 @@ from partita.program.instruction import Kind
 from partita.program.layout import widest
 from partita.transport.channel import Channel
 from partita.transport.hops import by_schedule
-from partita.transport.loops import put_off_nobody
 from partita.transport.operations import LinkedMessage, StagedMessage, StreamCollective, Work
 from partita.transport.transport import PeerGone, Pending, Steps, Tags
 from partita.transport.ways import Ways, link, open_ways, ways_here
@@ -71,7 +70,6 @@ class Processes:
         for lane, group in groups:
             if (lane, group) not in self.groups:
                 self.groups[lane, group] = dist.new_group(list(group), timeout=timedelta(seconds=timeout))
-        put_off_nobody()
 
     def collective(
         self, kind: Kind, tensor: torch.Tensor, group: tuple[int, ...], lane: str, key: str, round: int,

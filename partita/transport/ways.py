@@ -18,7 +18,7 @@ from typing import Any, Final
 import torch
 import torch.distributed as dist
 
-from partita.transport.loops import put_off_nobody
+from partita.transport.loops import woken_in_turn
 from partita.transport.store import prefixed
 from partita.units import Seconds
 
@@ -59,15 +59,15 @@ def open_ways(timeout: Seconds) -> Ways:
     """Two connections between all ranks, made once; every rank of the world must call it."""
     world = dist.group.WORLD
     if id(world) not in _OPENED:
-        down = dist.new_group(timeout=timedelta(seconds=timeout), backend="gloo")
+        with woken_in_turn():
+            down = dist.new_group(timeout=timedelta(seconds=timeout), backend="gloo")
         _OPENED[id(world)] = world, Ways(world, down)
-        put_off_nobody()
     return _OPENED[id(world)][1]
 
 
 def link(store: Any, rank: int, peer: int, timeout: Seconds) -> Ways:
     """Those between two ranks alone, which both make at the same time."""
     place, patience = int(rank > peer), timedelta(seconds=timeout)
-    up, down = (dist.ProcessGroupGloo(prefixed(store, way), place, 2, patience) for way in ("up", "down"))
-    put_off_nobody()
+    with woken_in_turn():
+        up, down = (dist.ProcessGroupGloo(prefixed(store, way), place, 2, patience) for way in ("up", "down"))
     return Ways(up, down, two=True)

@@ -1,4 +1,4 @@
-"""gloo's threads are woken only when their turn comes, where the system knows such a policy."""
+"""gloo's threads that carry messages are woken only when their turn comes, where the system knows such a policy."""
 
 from __future__ import annotations
 
@@ -12,21 +12,25 @@ import pytest
 
 RANKS = """
 import os, sys, torch, torch.distributed as dist, torch.multiprocessing as mp
+from partita.runs.world import join_world
+from partita.transport.loops import loops
 from partita.transport.processes import Processes
-from partita.transport.loops import NAME
 
 def rank(at, port):
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-    dist.init_process_group("gloo", rank=at, world_size=2)
-    Processes(at).join([("wire", (0, 1))], 30.0, messages=True)
-    threads = [int(task) for task in os.listdir("/proc/self/task")]
-    ours = [one for one in threads if open(f"/proc/self/task/{one}/comm").read().strip() == NAME]
-    assert len(ours) >= 3, ours
-    assert {os.sched_getscheduler(one) for one in ours} == {os.SCHED_BATCH}
-    assert {os.sched_getscheduler(one) for one in threads if one not in ours} == {os.SCHED_OTHER}
-    sum_ = torch.ones(3)
-    dist.all_reduce(sum_)
-    assert sum_.tolist() == [2.0] * 3
+    join_world(at, 2, 30.0)
+    transport, world = Processes(at), loops()
+    transport.join([("sums", (0, 1))], 30.0, messages=False)
+    sums = loops() - world
+    transport.join([("more", (0, 1))], 30.0, messages=True)
+    threads = {int(task) for task in os.listdir("/proc/self/task")}
+    batch = {one for one in threads if os.sched_getscheduler(one) == os.SCHED_BATCH}
+    ways = batch - world
+    assert world and sums and ways and world <= batch <= loops(), (world, sums, ways)
+    assert not sums & batch and len(loops() - world - sums - ways) == 1, (sums, batch, loops())
+    summed = torch.ones(3)
+    dist.all_reduce(summed)
+    assert summed.tolist() == [2.0] * 3
     dist.barrier()
 
 if __name__ == "__main__":
@@ -35,7 +39,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.skipif(not hasattr(os, "SCHED_BATCH"), reason="no SCHED_BATCH on this system")
-def test_they_put_off_nobody(tmp_path: Path) -> None:
+def test_those_of_messages_put_off_nobody_and_those_of_sums_do(tmp_path: Path) -> None:
     file = tmp_path / "ranks.py"
     file.write_text(RANKS)
     with socket.socket() as free:
