@@ -44,7 +44,7 @@ def on_a_device(names: Sequence[str], sizes: Sequence[int], turns: int) -> None:
     dist.init_process_group("gloo")
     Processes(dist.get_rank()).join([], 60.0, messages=True)
     for size in sizes:
-        found = schedule_seconds(dist.get_rank(), names, [size], turns)
+        found = schedule_seconds(names, [size], turns)
         if dist.get_rank() == 0:
             print(json.dumps([size, {name: seconds for name, [(_, seconds)] in found.items()}]), flush=True)
     dist.barrier()

@@ -129,7 +129,7 @@ class Service:
         if self.session and self.session.device != CPU:
             return {}
         open_ways(WAYS_TIMEOUT)
-        return schedule_seconds(self.rank, request["names"], request["sizes"])
+        return schedule_seconds(request["names"], request["sizes"])
 
     def beside(self, request: Request, tell: Tell) -> dict[str, Any]:
         """Micro-benchmarks of operators beside messages; cards do not feel these."""

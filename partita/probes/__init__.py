@@ -10,6 +10,7 @@ opaque_timing      a model that is one operator
 workspace_bytes    what operators take of a card
 codecs             encoding and decoding
 link_timing        messages and collectives
+sums               the transport of sums that are timed
 schedule_timing    all-reduces by one schedule after the other
 crowd_timing       messages of a rank with several at once
 extra_lane         the lane in which these are timed

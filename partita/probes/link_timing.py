@@ -19,6 +19,7 @@ import torch.distributed as dist
 
 from partita.probes.crowd_timing import Congested, congested_seconds, crowds_of, queued_seconds
 from partita.probes.extra_lane import MESSAGE_TIMEOUT, Call, ExtraLane
+from partita.probes.sums import LANE, summing
 from partita.probes.timing import AHEAD, computed
 from partita.probes.worker_timing import posted_seconds, value_seconds
 from partita.program.instruction import Kind
@@ -49,8 +50,7 @@ def wire_seconds(
     other. Among ranks that rest or do nothing else, that thread spins twice as long, and longer also where one small
     collective follows the other.
     """
-    rank, group, found = dist.get_rank(), tuple(range(dist.get_world_size())), []
-    transport = Processes(rank, {("probe", group): dist.group.WORLD})
+    group, found, transport = tuple(range(dist.get_world_size())), [], summing()
     with ExtraLane() as lane:
         for size in sizes:
             elements = max(size // 4, 1)
@@ -80,7 +80,7 @@ def overlapped_seconds(largest: Bytes, kinds: Collection[str]) -> dict[str, list
     `kinds`, and of a message between two neighbours, means, while each rank multiplies matrices until its own is done.
     """
     rank, group = dist.get_rank(), tuple(range(dist.get_world_size()))
-    transport, mate = Processes(rank, {("probe", group): dist.group.WORLD}), rank ^ 1
+    transport, mate = summing(), rank ^ 1
     with ExtraLane() as lane:
         asked = [kind for kind in (Kind.ALL_REDUCE, Kind.ALL_GATHER) if kind in kinds]
         found: dict[str, list[tuple[Bytes, Seconds]]] = {name: [] for name in (*asked, "message")}
@@ -127,7 +127,7 @@ def started(
     transport: Processes, kind: Kind, tensor: torch.Tensor, group: tuple[int, ...], edges: tuple[int, ...]
 ) -> Pending | Steps:
     """A collective, started."""
-    return transport.collective(kind, tensor, group, "probe", kind, 0, edges)
+    return transport.collective(kind, tensor, group, LANE, kind, 0, edges)
 
 
 def message_seconds(rank: int, sizes: tuple[Bytes, ...]) -> list[tuple[Bytes, Seconds]]:

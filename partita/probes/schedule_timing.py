@@ -14,6 +14,7 @@ import torch
 import torch.distributed as dist
 
 from partita.probes.extra_lane import Call, ExtraLane
+from partita.probes.sums import LANE, summing
 from partita.probes.timing import AHEAD, computed
 from partita.program.instruction import Kind
 from partita.program.layout import widest
@@ -30,12 +31,12 @@ ROUNDS: Final = 5
 
 
 def schedule_seconds(
-    rank: int, names: Sequence[str], sizes: Sequence[Bytes], turns: int = 3
+    names: Sequence[str], sizes: Sequence[Bytes], turns: int = 3
 ) -> dict[str, list[tuple[Bytes, Seconds]]]:
     """By each of these schedules the (bytes, seconds) of all-reduces among all ranks, which come to them from
     computing: medians of `turns` in which schedules take turns; the first turn does not count."""
-    found, group = {name: list[tuple[Bytes, Seconds]]() for name in names}, tuple(range(dist.get_world_size()))
-    transport = Processes(rank, {("probe", group): dist.group.WORLD})
+    found = {name: list[tuple[Bytes, Seconds]]() for name in names}
+    transport = summing()
     with ExtraLane() as lane:
         for size in sizes:
             tensor, walls = torch.zeros(max(size // 4, 1)), {name: list[Seconds]() for name in names}
@@ -55,7 +56,7 @@ def all_reduced(name: str, transport: Processes, tensor: torch.Tensor) -> Pendin
     group = tuple(range(dist.get_world_size()))
     if name == BACKEND:
         edges = even_edges(tensor.numel(), len(group))
-        return transport.collective(Kind.ALL_REDUCE, tensor, group, "probe", name, 0, edges)
+        return transport.collective(Kind.ALL_REDUCE, tensor, group, LANE, name, 0, edges)
     schedule = all_reduce(name, len(group))
     edges = even_edges(tensor.numel(), schedule.parts)
     if name == "ring":
