@@ -187,9 +187,9 @@ class Wiring:
         return _between(self.hops, sizes) if self.hops else np.full(len(sizes), self.message)
 
     def scheduled(self, size: Bytes) -> dict[str, Seconds]:
-        """Seconds of an all-reduce of `size` bytes among all ranks by each algorithm that was timed up to that size:
-        linear in the logarithm of the size, below the first one the same."""
-        return {name: _at(rows, size) for name, rows in self.schedules if size <= rows[-1][0]}
+        """Seconds of an all-reduce of `size` bytes among all ranks by each algorithm that was timed: linear in the
+        logarithm of the size, below the first one the same, beyond the last one in proportion to the size."""
+        return {name: _at(rows, size) * max(size / rows[-1][0], 1.0) for name, rows in self.schedules}
 
     def congested(self, sizes: Reals) -> Reals:
         """The factors of `congestion` for messages of these sizes: linear in the logarithm of the size, the last one

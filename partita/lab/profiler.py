@@ -189,7 +189,7 @@ class Profiler:
             found = wiring_of(replies, self.lab.cluster, self.lab.hosts)
             last = TimedLinks(frozenset(wanted), replace(found, schedules=last.wiring.schedules))
         if not {name for name, _ in last.wiring.schedules}.issuperset(schedules):
-            asked = {"names": list(schedules), "sizes": [size for size in CHAINED if size <= sizes[-1]]}
+            asked = {"names": list(schedules), "sizes": [*(size for size in CHAINED if size < sizes[-1]), sizes[-1]]}
             rows = self.ask("schedules", 300.0, **asked)[0]
             timed = tuple((name, tuple((size, seconds) for size, seconds in rows[name])) for name in rows)
             last = replace(last, wiring=replace(last.wiring, schedules=timed))

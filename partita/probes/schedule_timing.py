@@ -26,12 +26,11 @@ from partita.wire.algorithms import BACKEND, all_reduce
 from partita.wire.schedule import even_edges, in_halves
 
 HOPELESS: Final = 2.0  # times as long as the best: such a one is not timed again
-SHORT: Final[Bytes] = 2**20  # sums up to this size follow one another in a turn
-ROUNDS: Final = 5
+ROUNDS: Final = ((2**20, 5), (2**22, 2))  # up to which size how many follow one another in a turn; beyond them one
 
 
 def schedule_seconds(
-    names: Sequence[str], sizes: Sequence[Bytes], turns: int = 3
+    names: Sequence[str], sizes: Sequence[Bytes], turns: int = 5
 ) -> dict[str, list[tuple[Bytes, Seconds]]]:
     """By each of these schedules the (bytes, seconds) of all-reduces among all ranks, which come to them from
     computing: medians of `turns` in which schedules take turns; the first turn does not count."""
@@ -45,7 +44,7 @@ def schedule_seconds(
                 for name, times in walls.items():
                     if turn < 2 or min(times) <= HOPELESS * best:
                         call = partial(all_reduced, name, transport, tensor)
-                        times.append(_slowest(lane, call, ROUNDS if size <= SHORT else 1))
+                        times.append(_slowest(lane, call, next((many for most, many in ROUNDS if size <= most), 1)))
             for name, times in walls.items():
                 found[name].append((size, median(times[1:])))
     return found

@@ -78,7 +78,7 @@ def _with(plan: Plan, algorithm: str, costs: Costs) -> Program:
 
 def timed(size: Bytes, ranks: int, codec: Codec | None, costs: Costs) -> Iterator[tuple[Seconds, str]]:
     """(predicted seconds, algorithm) of an all-reduce of `size` bytes among the first `ranks` devices, each
-    algorithm by itself: what it was timed to take, where the costs have that of all, otherwise by the clock."""
+    algorithm by itself: what it was timed to take where the costs have that of all, otherwise by the clock."""
     names = candidates(ranks, coded=codec is not None)
     known = costs.wiring.scheduled(size) if codec is None and ranks == costs.cluster.size else {}
     if known.keys() >= set(names):

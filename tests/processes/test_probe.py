@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from partita.lab.link_costs import sizes_for
 from partita.lab.replies import TOUCHES
 from partita.probes.link_timing import CHAINED
 from partita.probes.probe import rank_touches
@@ -35,7 +36,7 @@ def test_schedules_that_a_plan_may_choose_among_are_timed(crews: Crews) -> None:
     wiring = crew.probe(plans, (), names).wiring
     assert [name for name, _ in wiring.schedules] == names
     for _, rows in wiring.schedules:
-        assert [size for size, _ in rows] == list(CHAINED)
+        assert [size for size, _ in rows] == [*CHAINED, sizes_for(crew.cluster)[-1]]
         assert all(0 < seconds < 1 for _, seconds in rows)
 
 

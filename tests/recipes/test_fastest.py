@@ -67,15 +67,17 @@ def test_small_messages_double_and_large_ones_go_round() -> None:
     assert read_plan(write_plan(plan)) == plan
 
 
-def test_what_schedules_were_timed_to_take_decides_up_to_the_largest_size() -> None:
-    """Beyond it, among fewer ranks and for codecs the clock does."""
+def test_what_schedules_were_timed_to_take_decides() -> None:
+    """Among fewer ranks, for codecs and where one was not timed the clock does."""
     costs = costs_on(whole_cores(4, 1e5), 3e-4)
     rows = dict.fromkeys(candidates(4), ((2**10, 0.002), (2**14, 0.008))) | {"tree": ((2**10, 1e-3), (2**14, 2e-2))}
     known = replace(costs, wiring=replace(costs.wiring, schedules=tuple(rows.items())))
     assert [choice(timed(size, 4, None, known)) for size in (4, 2**10, 2**14)] == ["tree", "tree", BACKEND]
     between = {name: seconds for seconds, name in timed(2**12, 4, None, known)}
     assert (between["tree"], between["ring"]) == pytest.approx((1.05e-2, 5e-3))
-    for size, ranks, codec in ((2**15, 4, None), (2**10, 2, None), (2**10, 4, Codec("q8"))):
+    beyond = {name: seconds for seconds, name in timed(2**16, 4, None, known)}
+    assert (beyond["tree"], beyond["ring"]) == pytest.approx((8e-2, 3.2e-2))
+    for size, ranks, codec in ((2**10, 2, None), (2**10, 4, Codec("q8"))):
         assert list(timed(size, ranks, codec, known)) == list(timed(size, ranks, codec, costs))
     some = replace(known, wiring=replace(known.wiring, schedules=known.wiring.schedules[1:]))
     assert list(timed(4, 4, None, some)) == list(timed(4, 4, None, costs))
