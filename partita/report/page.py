@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from functools import cache
 from importlib.resources import files
@@ -55,27 +55,27 @@ class Bar:
     words: str
 
 
-def write_page(comparison: Comparison, path: Path) -> None:
+def write_page(comparison: Comparison, path: Path, beside: Mapping[str, str] | None = None) -> None:
     """Write the page. Raises OptionError where the path cannot be written."""
-    write_file(path, comparison_page(comparison))
+    write_file(path, comparison_page(comparison, beside))
 
 
-def comparison_page(comparison: Comparison) -> str:
-    """The page as text, less than 1 MB; every name in it is escaped."""
-    pages = (_page(comparison, most) for most in BUDGETS)
+def comparison_page(comparison: Comparison, beside: Mapping[str, str] | None = None) -> str:
+    """The page as text, less than 1 MB; every name in it is escaped. `beside` names pages to link to, by their path."""
+    pages = (_page(comparison, most, beside or {}) for most in BUDGETS)
     found = next(pages)
     while len(found.encode()) >= MOST_BYTES and (smaller := next(pages, "")):
         found = smaller
     return found
 
 
-def _page(comparison: Comparison, most: int) -> str:
+def _page(comparison: Comparison, most: int, beside: Mapping[str, str]) -> str:
     drawn, left_out = figures(comparison, most)
     longest = max((t.step_seconds for row in comparison.rows for t in _sides(row)), default=0.0) or 1.0
     filled = {key for row in comparison.rows for key, cell in cells(row).items() if cell.key is not None}
     return _template().render(
         columns={key: label for key, label in COLUMNS.items() if key in filled},
-        c=comparison, findings=findings(comparison),
+        c=comparison, beside=beside, findings=findings(comparison),
         left_out=left_out, data=embedded({"rows": drawn, "uses": list(PURPOSES)}),
         rows=[(row, cells(row), [(t, bar(t, longest)) for t in _sides(row)]) for row in comparison.rows],
         cluster=show_cluster(comparison.cluster), parts=dict.fromkeys(PARTS.values()),

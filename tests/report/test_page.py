@@ -74,6 +74,12 @@ def test_a_notebook_shows_what_the_command_line_says() -> None:
     assert not [found for found in ("<b>", "http", "\x1b") if found in cell]
 
 
+def test_pages_may_link_to_each_other() -> None:
+    found = Elements(comparison_page(comparison(), {"a <b>": "a.html"}))
+    assert ("a", {"href": "a.html"}) in found.tags
+    assert not [tag for tag, _ in Elements(comparison_page(comparison())).tags if tag == "a"][1:]
+
+
 def test_scripts_and_styles_keep_to_the_width_of_the_rest() -> None:
     found = [path for path in (Path(page.__file__).parent / "web").iterdir() if path.suffix in (".js", ".css")]
     assert len(found) == 8
