@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from partita.transport.loops import loops, woken_in_turn
+
 RANKS = """
 import os, sys, torch, torch.distributed as dist, torch.multiprocessing as mp
 from partita.runs.world import join_world
@@ -38,7 +40,6 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.skipif(not hasattr(os, "SCHED_BATCH"), reason="no SCHED_BATCH on this system")
 def test_those_of_messages_put_off_nobody_and_those_of_sums_do(tmp_path: Path) -> None:
     file = tmp_path / "ranks.py"
     file.write_text(RANKS)
@@ -46,3 +47,9 @@ def test_those_of_messages_put_off_nobody_and_those_of_sums_do(tmp_path: Path) -
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
     subprocess.run([sys.executable, str(file), port], check=True, timeout=100, cwd=Path.cwd())
+
+
+def test_where_threads_have_no_policies_nothing_is_asked_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(os, "SCHED_BATCH")
+    with woken_in_turn():
+        assert loops() == frozenset()
