@@ -132,7 +132,7 @@ def _loaded(task: Task | str, ranked: bool) -> tuple[Task, str]:
 
 def _report(comparison: Comparison, place: Path) -> None:
     """Write the record of a run; that of fewer steps does not stay if the new one finds no room. Raises OptionError."""
-    with suppress(OSError):
+    with suppress(OSError):  # there is none, or writing the new one says what is wrong
         (place / RECORD).unlink()
     write_run(comparison, place)
 

@@ -74,7 +74,7 @@ def write_tensors(tensors: dict[str, torch.Tensor], path: Path, words: dict[str,
         place(fresh, path)
     finally:
         fresh.unlink(missing_ok=True)
-        with suppress(OSError):
+        with suppress(OSError):  # safetensors may have left something of its own: the next writer removes it
             folder.rmdir()
     return found
 

@@ -179,7 +179,7 @@ def refuse_early(out: str, *, resume: bool, steps: int, seed: int, keyed: bool) 
             check_unused(out)
         found = list[SavedCheckpoint]()
         for path in committed(out) if resume else ():
-            with suppress(DamagedCheckpoint):
+            with suppress(DamagedCheckpoint):  # of which the run itself tells, and goes on from an older one
                 found.append(SavedCheckpoint(path, read_manifest(path)))
         for each in found[:1]:
             theirs = each.manifest.identity

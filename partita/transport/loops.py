@@ -29,7 +29,7 @@ def woken_in_turn() -> Iterator[None]:
     before = loops()
     yield
     for thread in loops() - before:
-        with suppress(OSError):
+        with suppress(OSError):  # refused, or ended since: it is woken as usual
             os.sched_setscheduler(thread, os.SCHED_BATCH, os.sched_param(0))
 
 
