@@ -165,6 +165,11 @@ class Cluster:
         return tuple(_climbs(self.root, (), ()))
 
     @cached_property
+    def switches(self) -> tuple[Group, ...]:
+        """For each rank the group that its device is directly in."""
+        return tuple(_switches(self.root))
+
+    @cached_property
     def machines(self) -> tuple[int, ...]:
         """For each rank the number of its machine; ranks of one machine share its memory. The lowest group
         above a device is its machine; a device directly below the root is one by itself. All devices of `local:N` and
@@ -203,3 +208,12 @@ def _climbs(group: Group, path: tuple[int, ...], above: tuple[Port, ...]) -> Ite
             yield from _climbs(member, (*path, i), here)
         else:
             yield here
+
+
+def _switches(group: Group) -> Iterator[Group]:
+    """The group that each device below a group is directly in."""
+    for member in group.members:
+        if isinstance(member, Group):
+            yield from _switches(member)
+        else:
+            yield group

@@ -21,6 +21,7 @@ data sheets
     winograd       those of 3 x 3 convolutions
     layouts        copies between layouts around convolutions
     fabric         NCCL's collectives
+    between        the links and devices of a group of ranks
     unlike         devices that differ
 bytes
     memory         the curve of live bytes, and its peak

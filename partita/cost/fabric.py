@@ -22,8 +22,8 @@ from typing import Final
 import numpy as np
 
 from partita.arrays import Reals
-from partita.cluster.cluster import Cluster, Group
-from partita.cost.kernels import ASSUMED
+from partita.cluster.cluster import Cluster
+from partita.cost.between import Between, between_of
 from partita.cost.wiring import PASSES, Circle, Curve, Wiring
 from partita.program.space import Kind
 from partita.units import BytesPerSecond, Seconds
@@ -88,10 +88,6 @@ class Fabric:
     occupied: float = 0.0
     speed: float = 1.0
 
-    def of(self, kind: Kind, circle: Circle) -> Curve:
-        """The curve of a kind of collective among a circle, as in `Curves`."""
-        return curve_of(self, kind, circle.ranks, circle.machines)
-
     def rate(self, ranks: int, machines: int) -> BytesPerSecond:
         """Bytes a second of a ring."""
         near = self.near * narrowest(self.mesh, max(ranks // machines, 1))
@@ -102,19 +98,35 @@ class Fabric:
         return min(self.near, self.far) if machines > 1 else self.near
 
 
+@dataclass(frozen=True, slots=True)
+class Fabrics:
+    """The curves of circles, each by the links that it has; where a circle does not say, by those of the `whole`
+    cluster. Bytes that flow keep no host who is `launching` from its work."""
+
+    whole: Fabric
+    launching: bool = False
+
+    def of(self, kind: Kind, circle: Circle) -> Curve:
+        """The curve of a kind of collective among a circle, as in `Curves`."""
+        fabric = fabric_between(circle.between) if circle.between else self.whole
+        if self.launching:
+            fabric = replace(fabric, occupied=0.0, speed=1.0)
+        return curve_of(fabric, kind, circle.ranks, circle.machines)
+
+
 def fabric_of(cluster: Cluster) -> Fabric:
     """That of a cluster, by its slowest links."""
-    inside = [c[-1].link.bandwidth for c in cluster.climbs if c[-1].path in cluster.inside]
-    across = [[port.link for port in climb if port.path not in cluster.inside] for climb in cluster.climbs]
-    near, far = min(inside, default=inf), min((link.bandwidth for links in across for link in links), default=inf)
-    way = 2 * max(sum(link.latency for link in links) for links in across)
-    kind = "pcie" if near <= PCIE else "nvlink"
-    switches = list(_switches(cluster.root))
-    sums, mesh = min(one.sums for one in switches), max(one.mesh for one in switches)
-    memory = min(device.memory_bandwidth or inf for device in cluster.devices)
-    occupied = CHANNELS / min(device.multiprocessors or ASSUMED for device in cluster.devices)
-    slowest = min(device.speed for device in cluster.devices)
-    return Fabric(NVLINK * near, NETWORK * far, way, kind, sums, mesh, LANDING * memory, min(occupied, 0.5), slowest)
+    return fabric_between(between_of(range(cluster.size), cluster))
+
+
+@cache
+def fabric_between(between: Between) -> Fabric:
+    """That of a group of ranks."""
+    kind = "pcie" if between.near <= PCIE else "nvlink"
+    return Fabric(
+        NVLINK * between.near, NETWORK * between.far, between.way, kind, between.sums, between.mesh,
+        LANDING * between.memory, min(CHANNELS / between.multiprocessors, 0.5), between.speed,
+    )  # fmt: skip
 
 
 @cache
@@ -131,7 +143,7 @@ def narrowest(mesh: tuple[tuple[int, ...], ...], count: int) -> float:
 def wired(cluster: Cluster) -> Wiring:
     """The wiring of a cluster of accelerators."""
     return Wiring(
-        start=CALL, message=MESSAGE, curves=fabric_of(cluster), sent=0.0, received=0.0, reduced=0.0,
+        start=CALL, message=MESSAGE, curves=Fabrics(fabric_of(cluster)), sent=0.0, received=0.0, reduced=0.0,
         efficiency=NETWORK, inside=NVLINK,
     )  # fmt: skip
 
@@ -139,16 +151,7 @@ def wired(cluster: Cluster) -> Wiring:
 def of_hosts(wiring: Wiring) -> Wiring:
     """The same wiring for those who launch: bytes that flow keep no host from its work."""
     curves = wiring.curves
-    return replace(wiring, curves=replace(curves, occupied=0.0, speed=1.0)) if isinstance(curves, Fabric) else wiring
-
-
-def _switches(group: Group) -> Iterator[Group]:
-    """Those that devices are connected to."""
-    if any(not isinstance(member, Group) for member in group.members):
-        yield group
-    for member in group.members:
-        if isinstance(member, Group):
-            yield from _switches(member)
+    return replace(wiring, curves=replace(curves, launching=True)) if isinstance(curves, Fabrics) else wiring
 
 
 @cache

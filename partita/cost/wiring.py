@@ -13,6 +13,7 @@ import numpy as np
 
 from partita.arrays import Array, Ints, Reals
 from partita.cluster.cluster import Cluster, Port
+from partita.cost.between import Between, between_of
 from partita.program.space import Kind
 from partita.units import Bytes, BytesPerSecond, Seconds
 
@@ -26,12 +27,13 @@ PASSES: Final = {Kind.REDUCE_SCATTER: 1, Kind.ALL_GATHER: 1}  # times that a par
 
 @dataclass(frozen=True, slots=True)
 class Circle:
-    """The group of a collective, as far as its cost depends on it: `ranks` ranks on `machines` machines, and `way`, the
-    longest latency of links between neighbours."""
+    """The group of a collective, as far as its cost depends on it: `ranks` ranks on `machines` machines, `way`, the
+    longest latency of links between neighbours, and what they have `between` them (None: what the cluster has)."""
 
     ranks: int
     machines: int = 1
     way: Seconds = 0.0
+    between: Between | None = None
 
 
 ALONE: Final = Circle(1)
@@ -39,7 +41,8 @@ ALONE: Final = Circle(1)
 
 def circle_of(group: Sequence[int], cluster: Cluster) -> Circle:
     """The Circle of a group of ranks, with a `way` of 0."""
-    return Circle(len(group), len({cluster.machines[rank] for rank in group}))
+    machines = len({cluster.machines[rank] for rank in group})
+    return Circle(len(group), machines, between=between_of(group, cluster))
 
 
 class Curves(Protocol):

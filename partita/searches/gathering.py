@@ -24,7 +24,7 @@ from partita.lowering.shards import ROOM
 from partita.plan.memory import Shard
 from partita.program.space import Kind
 from partita.recipes.balance import numbered
-from partita.searches.link_speeds import with_burst
+from partita.searches.link_speeds import LinkSpeeds, with_burst
 from partita.searches.pipes import Pipes
 from partita.units import Bytes, Seconds
 
@@ -77,17 +77,18 @@ def _waiting(wiring: Wiring, size: Bytes, circle: Circle) -> Seconds:
 class Gathers:
     """The gathers of a grid's points whose weights are divided; lives for one search."""
 
-    def __init__(self, graph: Graph) -> None:
+    def __init__(self, graph: Graph, links: LinkSpeeds) -> None:
         index, block = numbered(graph)[1], homes_of(graph).readers
         sizes = {p.name: p.tensor.size() for p in graph.parameters}
         read = {name: index[block.get(name, [0])] for name in completion(graph)}
         self.parameters = [(int(at.min()), int(at.max()), sizes[name]) for name, at in read.items()]
         self.buckets, self.item = cache(self._buckets), graph.item
+        self.circle = cache(links.circle)
 
     def collectives(self, pipes: Pipes, i: int, place: int, wiring: Wiring, copy: Touch) -> CollectiveTimes:
         """Of a place of the i-th point, where packing is a `copy`."""
         peak, width = float(pipes.peaks[i, place]), float(pipes.width[i, place])
-        circle = Circle(int(pipes.data[i]), int(pipes.machines[i, place]), float(pipes.way[i, place]))
+        circle = self.circle(data := int(pipes.data[i]), place * data)
         byte = copy.element / self.item / peak
         return CollectiveTimes(circle, wiring, width, pipes.saved, copy.tensor / peak, byte, self.item)
 

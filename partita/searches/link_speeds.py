@@ -83,9 +83,18 @@ class LinkSpeeds:
         return cache(of)
 
     def least_part(self, n: int) -> float:
-        """The least part of a ring's bytes that any all-reduce among n ranks carries."""
-        alike = max(Counter(self.cluster.machines).values())
-        return min(1.0, self.wiring.least(Circle(n))[1]) if n <= alike else 1.0
+        """The least part of a ring's bytes that any all-reduce among n ranks carries: one machine's may be less."""
+        ranks = [each[:n] for each in self.of_machine if len(each) >= n]
+        circles = {circle_of(each, self.cluster) for each in ranks}
+        return min((1.0, *(self.wiring.least(circle)[1] for circle in circles)))
+
+    @cached_property
+    def of_machine(self) -> tuple[tuple[int, ...], ...]:
+        """The ranks of each machine."""
+        found: dict[int, list[int]] = {}
+        for rank, machine in enumerate(self.cluster.machines):
+            found.setdefault(machine, []).append(rank)
+        return tuple(map(tuple, found.values()))
 
     @cached_property
     def ring(self) -> tuple[Reals, Reals]:

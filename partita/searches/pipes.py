@@ -74,7 +74,7 @@ class PlaceHardware:
     message, bandwidth             to the next place: seconds before a message's first byte, bytes a second (the last
                                    place: infinite, 0)
     round_message, round_bandwidth the same to the first place, for stages that go round
-    width, way, machines           the ring of its replicas: bytes a second, seconds of latency, machines that it is on
+    width                          the ring of its replicas: bytes a second
     whole, halves                  least seconds that an all-reduce of these waits; the same in two, scatter and gather
     light                          least part of a ring's bytes that this all-reduce sends
     """
@@ -86,8 +86,6 @@ class PlaceHardware:
     round_message: Reals
     round_bandwidth: Reals
     width: Reals
-    way: Reals
-    machines: Reals
     whole: Reals
     halves: Reals
     light: Reals
@@ -132,8 +130,6 @@ class Pipes:
     ahead: Reals
     back: Reals
     width: Reals
-    way: Reals
-    machines: Reals
     whole: Reals
     halves: Reals
     light: Reals

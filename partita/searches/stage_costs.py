@@ -132,8 +132,7 @@ class StageCosts:
             pipe=pipe, chunks=chunks, saved=saved, data=data, m=m, schedule=schedule, rule=rule, first=first,
             starts=starts.reshape(forward.shape), forward=forward, backward=returns, late=backward - returns,
             state=state, tensors=tensors, own=own, ahead=ways[0], back=ways[1], speeds=near.speeds, peaks=near.peaks,
-            width=near.width, way=near.way, machines=near.machines, whole=near.whole, halves=near.halves,
-            light=near.light,
+            width=near.width, whole=near.whole, halves=near.halves, light=near.light,
         )  # fmt: skip
 
     def transfers(self, pipes: Pipes, i: int) -> tuple[list[Seconds], list[Seconds]]:
@@ -260,10 +259,9 @@ class StageCosts:
         waits, parts = np.array([[wiring.least(circle, kind) for circle in circles] for kind in CURVED]).transpose(
             2, 0, 1
         )
-        way, machines = np.array([(circle.way, circle.machines) for circle in circles], np.float64).T
         return PlaceHardware(
             speeds=speeds, peaks=peaks, message=wiring.crossing + latency, bandwidth=bandwidth,
-            round_message=wiring.crossing + late, round_bandwidth=wide, width=inside, way=way, machines=machines,
+            round_message=wiring.crossing + late, round_bandwidth=wide, width=inside,
             whole=waits[0], halves=waits[1] + waits[2], light=np.minimum(parts[0], 1.0),
         )  # fmt: skip
 

@@ -31,7 +31,7 @@ class StepBounds:
     """Lower bounds of steps, in seconds; lives for one search."""
 
     def __init__(self, places: StageCosts) -> None:
-        self.graph, self.places, self.gathers = places.graph, places, Gathers(places.graph)
+        self.graph, self.places, self.gathers = places.graph, places, Gathers(places.graph, places.link_speeds)
         self.row = cache(lambda order, *place: ROWS[order](*place))
 
     def seconds(self, space: Space, *, closer: bool = False) -> Reals:

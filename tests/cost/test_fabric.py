@@ -29,10 +29,11 @@ from partita.cost.fabric import (
     candidates,
     fabric_of,
     fastest,
+    of_hosts,
     ring,
     wired,
 )
-from partita.cost.wiring import PASSES, Circle
+from partita.cost.wiring import PASSES, Circle, circle_of
 from partita.program.instruction import Collective, Instruction
 from partita.program.program import Bucket, Lane, Program, Role
 from partita.program.space import Kind
@@ -165,6 +166,31 @@ def test_groups_within_a_machine_take_less_than_across() -> None:
     costs = datasheet_costs(two_layers(), load_cluster("h200-dgx-x8"), ())
     near, far = (costs.wiring.waiting(2**20, circle) for circle in (Circle(8, 1), Circle(8, 8)))
     assert near < far
+
+
+def unequal(sums: float = 0.85) -> Cluster:
+    """Two nodes of four cards on wide links, two on a narrow and long one, and a card by itself."""
+    card = Device("card", "cuda", flops=(("fp32", 2e13),), memory_bandwidth=1e12, multiprocessors=100)
+    wide = Group("wide", (card,) * 4, (Link(4e11, 1e-6),) * 4, sums)
+    others = replace(wide, name="old", ports=(Link(1e10, 1e-5),) * 4, sums=0.0)
+    far = Link(5e10, 2e-6), Link(5e10, 2e-6), Link(1e6, 1e-2), Link(1e6, 1e-2), Link(1e7, 1e-3)
+    last = replace(card, speed=0.1, multiprocessors=10)
+    return Cluster(
+        "unequal", Group("root", (wide, replace(wide, name="b"), others, replace(others, name="d"), last), far)
+    )
+
+
+@pytest.mark.parametrize("ranks", [(0, 1, 2, 3), (0, 1, 4, 5), tuple(range(8))])
+def test_links_and_devices_that_a_group_does_not_use_are_no_matter(ranks: tuple[int, ...]) -> None:
+    """On either clock and for each kind, the group has the curve that it has where there is nothing else."""
+    whole, size = unequal(), np.array([2.0**10, 2.0**20, 2.0**30])
+    alone = replace(whole, root=replace(whole.root, members=whole.root.members[:2], ports=whole.root.ports[:2]))
+    for of in (wired, lambda cluster: of_hosts(wired(cluster))):
+        for kind in Kind:
+            found, own = (of(cluster).curves.of(kind, circle_of(ranks, cluster)) for cluster in (whole, alone))
+            assert found == own
+    slow = wired(whole).waits(size, circle_of((8, 12), whole))[0]
+    assert (slow > 10 * wired(whole).waits(size, circle_of((0, 4), whole))[0]).all()
 
 
 def test_processors_keep_their_chains() -> None:

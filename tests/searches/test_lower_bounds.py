@@ -98,13 +98,21 @@ def cards(sums: float, inside: float = 1e10) -> Cluster:
     return Cluster("cards", Group("root", (pair,) * 2, (Link(1e9, 2e-6),) * 2))
 
 
+def unlike_cards() -> Cluster:
+    """Two nodes of two such accelerators: the switch of one sums, the other one's is slow."""
+    one, other = cards(0.85).root.members[0], cards(0.0, 1e5).root.members[0]
+    return Cluster(
+        "unlike cards", Group("root", (one, replace(other, name="slow")), (Link(1e9, 2e-6), Link(1e6, 1e-3)))
+    )
+
+
 CLUSTERS = {
     "slow wires": machines((1e4,) * 4), "wires with bursts": bursting(machines((1e4,) * 4), 300),
     "nodes with bursts": bursting(nodes(1e6, 1e5), 400),
     "fast wires": machines((1e8,) * 4), "unlike wires": machines(UNLIKE),
     "a straggler": machines((1e6,) * 4, speeds=(1.0, 1.0, 0.5, 1.0)),
     "nodes": nodes(1e6, 1e6), "narrow nodes": nodes(1e6, 1e5), "cards": cards(0.0),
-    "cards that sum": cards(0.85), "cards on slow links": cards(0.85, 1e5),
+    "cards that sum": cards(0.85), "cards on slow links": cards(0.85, 1e5), "unlike cards": unlike_cards(),
 }  # fmt: skip
 
 
