@@ -22,6 +22,7 @@ from partita.cost.kernels import (
     rate_of,
     streaming,
 )  # fmt: skip
+from partita.cost.launching import hosts_of
 from partita.cost.layouts import copied
 from partita.cost.touch import Touch
 from partita.cost.winograd import minimal_filtering
@@ -89,9 +90,15 @@ def datasheet_costs(
     touch = Touch(LAUNCH, 0.0)
     if card:
         wiring = of_hosts(costs.wiring)
-        hosts = cluster.changed(lambda device: replace(device, speed=1.0))  # whatever card it launches on
         host = replace(
-            costs, cluster=hosts, operators=launches, copy=touch, add=touch, update=touch, wiring=wiring, _sums={}
+            costs,
+            cluster=hosts_of(cluster),
+            operators=launches,
+            copy=touch,
+            add=touch,
+            update=touch,
+            wiring=wiring,
+            _sums={},
         )
         costs = replace(costs, launching=host, _sums={})
     if measured is None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 
+from partita.cluster.cluster import Cluster
 from partita.cost.costs import Costs
 from partita.cost.demand import demand_of
 from partita.cost.fabric import of_hosts
@@ -19,9 +20,14 @@ def sides(program: Program, costs: Costs) -> tuple[Costs, ...]:
     host = costs.launching
     if host is None or not any(_launched(program, role, costs, host) for role in program.roles):
         return (costs,)
-    if host.cluster is not costs.cluster:
-        host = replace(host, cluster=costs.cluster, wiring=of_hosts(costs.wiring))
-    return costs, host
+    return costs, replace(host, cluster=hosts_of(costs.cluster), wiring=of_hosts(costs.wiring))
+
+
+def hosts_of(cluster: Cluster) -> Cluster:
+    """The cluster as those have it who launch: they are alike, however fast the card that they launch on."""
+    if all(device.speed == 1.0 for device in cluster.devices):
+        return cluster
+    return cluster.changed(lambda device: replace(device, speed=1.0))
 
 
 def slower(costs: Costs, batch: int) -> Costs:
@@ -43,4 +49,6 @@ def _launched(program: Program, role: Role, costs: Costs, host: Costs) -> bool:
     counts = Counter(i.act.segment for i in role.instructions if isinstance(i.act, Compute))
     acts: list[tuple[Act, int]] = [(Compute(name, ""), count) for name, count in counts.items()]
     acts += [(i.act, 1) for i in role.instructions if isinstance(i.act, Pack | Update)]
-    return sum(n * (demand_of(host, program, act).core - demand_of(costs, program, act).core) for act, n in acts) > 0
+    speed = max(costs.speed(rank) for rank in role.ranks)
+    launched, done = (sum(n * demand_of(each, program, act).core for act, n in acts) for each in (host, costs))
+    return launched > done / speed

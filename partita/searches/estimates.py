@@ -142,8 +142,8 @@ class StepTerms:
 
     @cached_property
     def speed(self) -> float:
-        """Core-seconds a second of the slowest device."""
-        return min(device.pace for device in self.cluster.devices)
+        """Core-seconds a second of the slowest device, or host."""
+        return min(device.pace for device in self.costs.cluster.devices)
 
     def sharded(self, times: Mapping[Shard, float]) -> Reals:
         """How often what `times` counts is sent; nothing is where there is one replica."""

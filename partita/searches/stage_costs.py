@@ -48,10 +48,11 @@ class StageCosts:
     def __init__(self, graph: Graph, cluster: Cluster, measured: Costs | None = None) -> None:
         self.graph, self.cluster = graph, cluster
         self.batch = graph.minibatch
-        self.speeds = np.array([device.pace for device in cluster.devices])
-        self.peaks = np.array([device.speed for device in cluster.devices])  # of a quota that was saved up
         self.sheet = cache(lambda size: datasheet_costs(graph, cluster, (size,), measured=measured))
         self.costs = cache(self._costs)
+        devices = self.costs(1).cluster.devices
+        self.speeds = np.array([device.pace for device in devices])
+        self.peaks = np.array([device.speed for device in devices])  # of a quota that was saved up
         self.link_speeds = LinkSpeeds(cluster, self.sheet(1).wiring)
         self.blocks = cache(lambda size: blocks_of(graph, cluster, None, size))
         self.known = cache(lambda rule, staged: Sections(graph, rule, staged))

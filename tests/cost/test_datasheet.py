@@ -239,6 +239,24 @@ def test_a_small_step_is_what_launching_it_takes_and_a_wide_one_is_not() -> None
     assert wide[0] == wide[1]
 
 
+@pytest.mark.parametrize("speeds", [(1.0, 0.9), (0.9, 1.0), (0.9, 8.0)])
+def test_hosts_are_alike_whatever_cards_they_launch_on(speeds: tuple[float, ...]) -> None:
+    """A step that is all launches takes as long on unlike cards as on equal ones; and a card so quick that it waits for
+    its host does so where the sheet's own card would not."""
+    graph, plain = two_layers(), carded(2)
+    unlike = replace(plain, root=replace(plain.root, members=tuple(replace(CARD, speed=each) for each in speeds)))
+    equal, found = (
+        step_seconds(program_by("ddp", graph, machine), replace(costs, instruction=0.0))
+        for machine in (plain, unlike)
+        for costs in [datasheet_costs(graph, machine, (4,))]
+    )
+    assert found == pytest.approx(equal)
+    wide = two_layers(1_000_000)
+    for speed, many in ((1.0, 1), (1e4, 2)):
+        machine = carded(1, replace(CARD, speed=speed))
+        assert len(sides(program_by("single", wide, machine), datasheet_costs(wide, machine, (8,)))) == many
+
+
 @pytest.mark.parametrize("backend", ["cpu", "cuda"])
 def test_sheets_are_calibrated_by_what_was_measured(backend: str) -> None:
     """Operators by as much as those that were measured are off, in the mean of a step, launching them by what that is

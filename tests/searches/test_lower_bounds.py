@@ -106,6 +106,13 @@ def unlike_cards() -> Cluster:
     )
 
 
+def launched_cards() -> Cluster:
+    """Accelerators that wait for their hosts, half of them slower ones."""
+    quick = Device("quick", "cuda", flops=(("fp32", 1e13),), memory_bandwidth=1e12)
+    slow = replace(quick, speed=0.5)
+    return Cluster("launched", Group("root", (quick, slow, slow, quick), (Link(1e9, 2e-6),) * 4))
+
+
 CLUSTERS = {
     "slow wires": machines((1e4,) * 4), "wires with bursts": bursting(machines((1e4,) * 4), 300),
     "nodes with bursts": bursting(nodes(1e6, 1e5), 400),
@@ -113,6 +120,7 @@ CLUSTERS = {
     "a straggler": machines((1e6,) * 4, speeds=(1.0, 1.0, 0.5, 1.0)),
     "nodes": nodes(1e6, 1e6), "narrow nodes": nodes(1e6, 1e5), "cards": cards(0.0),
     "cards that sum": cards(0.85), "cards on slow links": cards(0.85, 1e5), "unlike cards": unlike_cards(),
+    "cards that wait for hosts": launched_cards(),
 }  # fmt: skip
 
 
