@@ -27,7 +27,8 @@ class Device:
     second; `cores` is the share of host cores that the device may use (0.5 is half a core; 0: not limited); the
     computing of a `ghost` is a timed wait; `speed` is a factor on everything that it computes; `power` is in watts
     under load, `price` in dollars an hour; `multiprocessors` counts those of an accelerator (0: unknown). `host_memory`
-    is what its machine has for it, as cluster files state it; nothing is predicted from it yet.
+    is what its machine has for it, as cluster files state it; nothing is predicted from it yet. Where `speed` makes up
+    for another data sheet (`cost/unlike`), `stated` is the one without that (0: `speed` is).
     """
 
     kind: str = "cpu"
@@ -43,6 +44,12 @@ class Device:
     price: float = 0.0
     multiprocessors: int = 0
     sustained: tuple[tuple[str, FlopsPerSecond], ...] = ()
+    stated: float = 0.0
+
+    @property
+    def handling(self) -> float:
+        """The factor on what messages ask of it, of which no data sheet says anything."""
+        return self.stated or self.speed
 
     @property
     def pace(self) -> float:

@@ -28,7 +28,7 @@ class Between:
     sums, mesh      as in Group, of the switches that its devices are connected to
     memory          bytes a second of a device's memory (infinite: not stated)
     multiprocessors of a device
-    speed           of a device
+    handling        speed of a device in what messages ask of it
     """
 
     near: BytesPerSecond
@@ -38,7 +38,7 @@ class Between:
     mesh: tuple[tuple[int, ...], ...]
     memory: BytesPerSecond
     multiprocessors: int
-    speed: float
+    handling: float
 
 
 def between_of(group: Sequence[int], cluster: Cluster) -> Between:
@@ -56,5 +56,5 @@ def between_of(group: Sequence[int], cluster: Cluster) -> Between:
         2 * max(sum(link.latency for link in links) for links in across),
         min(switch.sums for switch in switches), max(switch.mesh for switch in switches),
         min(device.memory_bandwidth or inf for device in devices),
-        min(device.multiprocessors or ASSUMED for device in devices), min(device.speed for device in devices),
+        min(device.multiprocessors or ASSUMED for device in devices), min(device.handling for device in devices),
     )  # fmt: skip

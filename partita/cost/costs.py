@@ -110,6 +110,10 @@ class Costs:
         """The speed of a rank's device; 1 is that of the device on which core-seconds were measured."""
         return self.cluster.devices[rank].speed / self._slowdown(rank)
 
+    def handling(self, rank: int) -> float:
+        """The same on what messages and collectives ask of it."""
+        return self.cluster.devices[rank].handling / self._slowdown(rank)
+
     def pace(self, rank: int) -> float:
         """Core-seconds of that device that one thread of a rank gets in a second."""
         return self.cluster.devices[rank].pace / self._slowdown(rank)

@@ -89,16 +89,9 @@ def datasheet_costs(
     )  # fmt: skip
     touch = Touch(LAUNCH, 0.0)
     if card:
-        wiring = of_hosts(costs.wiring)
+        hosts, wiring = hosts_of(cluster), of_hosts(costs.wiring)
         host = replace(
-            costs,
-            cluster=hosts_of(cluster),
-            operators=launches,
-            copy=touch,
-            add=touch,
-            update=touch,
-            wiring=wiring,
-            _sums={},
+            costs, cluster=hosts, operators=launches, copy=touch, add=touch, update=touch, wiring=wiring, _sums={}
         )
         costs = replace(costs, launching=host, _sums={})
     if measured is None:

@@ -125,7 +125,7 @@ def fabric_between(between: Between) -> Fabric:
     kind = "pcie" if between.near <= PCIE else "nvlink"
     return Fabric(
         NVLINK * between.near, NETWORK * between.far, between.way, kind, between.sums, between.mesh,
-        LANDING * between.memory, min(CHANNELS / between.multiprocessors, 0.5), between.speed,
+        LANDING * between.memory, min(CHANNELS / between.multiprocessors, 0.5), between.handling,
     )  # fmt: skip
 
 

@@ -25,9 +25,9 @@ def sides(program: Program, costs: Costs) -> tuple[Costs, ...]:
 
 def hosts_of(cluster: Cluster) -> Cluster:
     """The cluster as those have it who launch: they are alike, however fast the card that they launch on."""
-    if all(device.speed == 1.0 for device in cluster.devices):
+    if all(device.speed == device.handling == 1.0 for device in cluster.devices):
         return cluster
-    return cluster.changed(lambda device: replace(device, speed=1.0))
+    return cluster.changed(lambda device: replace(device, speed=1.0, stated=0.0))
 
 
 def slower(costs: Costs, batch: int) -> Costs:

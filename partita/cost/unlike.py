@@ -17,22 +17,24 @@ from partita.units import Seconds
 
 
 def levelled(graph: Graph, cluster: Cluster) -> Cluster:
-    """The cluster with the first device's sheet for all, and speeds that make up for it; itself if sheets are alike but
-    for quotas."""
+    """The cluster with the first device's sheet for all, and speeds that make up for it in what is computed; itself if
+    sheets are alike but for quotas, or once that is done."""
     first, *others = cluster.devices
-    if all(_sheet(other) == _sheet(first) for other in others):
+    if any(other.stated for other in others) or all(_sheet(other) == _sheet(first) for other in others):
         return cluster
     batch = max(graph.minibatch // cluster.size, 1) if graph.symbolic else graph.batch
     whole = _seconds(graph, first, batch)
+    sheet = without_quota(first)
     speeds = {d: d.speed * whole / _seconds(graph, d, batch) for d in {*others} if _sheet(d) != _sheet(first)}
 
     def made(device: Device) -> Device:
         if device not in speeds:
             return device
+        part = device.cores if sheet.backend == "cpu" and 0 < device.cores < 1 else 1.0  # of the sheet's whole core
+        flops, sustained = (tuple((name, part * each) for name, each in of) for of in (sheet.flops, sheet.sustained))
         return replace(
-            device, speed=speeds[device], backend=first.backend, flops=first.flops,
-            sustained=first.sustained, memory_bandwidth=first.memory_bandwidth,
-            multiprocessors=first.multiprocessors,
+            device, speed=speeds[device], stated=device.speed, backend=sheet.backend, flops=flops, sustained=sustained,
+            memory_bandwidth=part * sheet.memory_bandwidth, multiprocessors=sheet.multiprocessors,
         )  # fmt: skip
 
     return cluster.changed(made)

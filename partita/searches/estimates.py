@@ -145,6 +145,11 @@ class StepTerms:
         """Core-seconds a second of the slowest device, or host."""
         return min(device.pace for device in self.costs.cluster.devices)
 
+    @cached_property
+    def handling(self) -> float:
+        """The same of messages."""
+        return min(device.handling * device.pace / device.speed for device in self.costs.cluster.devices)
+
     def sharded(self, times: Mapping[Shard, float]) -> Reals:
         """How often what `times` counts is sent; nothing is where there is one replica."""
         return self.space.by_shard(times) * (self.data > 1.0)
@@ -198,7 +203,7 @@ class StepTerms:
         bandwidth, latency = (column[self.space.column("data")] for column in link_speeds.apart)
         size = self.place["crossing"] * self.samples
         wire = size / (self.width * bandwidth)
-        core = (wiring.starting(4, value=True) + max(wiring.sent, wiring.received) * size) / self.speed
+        core = (wiring.starting(4, value=True) + max(wiring.sent, wiring.received) * size) / self.handling
         there = self.pipe > 1
         return (wiring.crossing + latency + np.maximum(core, wire)) * there, core * there, wire * there
 
@@ -228,7 +233,7 @@ class StepTerms:
         size = whole * (data - 1) / data
         wire = part * size / (self.width * bandwidth)
         start = wiring.start / np.where(self.space.column("shard") > 0, 1, 2)  # an all-reduce is both, started once
-        core = (start + size * (wiring.sent + wiring.received + wiring.reduced / 2)) / self.speed
+        core = (start + size * (wiring.sent + wiring.received + wiring.reduced / 2)) / self.handling
         there = data > 1
         return (waits + np.maximum(core, wire)) * there, core * there, wire * there
 

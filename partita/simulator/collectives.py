@@ -111,15 +111,15 @@ class Alike:
 
 
 def collectives(
-    prices: Prices, ports: Ports, slots: dict[str, dict[str, int]], speed: Reals, role: Ints
+    prices: Prices, ports: Ports, slots: dict[str, dict[str, int]], speed: Reals, handling: Reals, role: Ints
 ) -> Iterator[Columns]:
     """The collectives of a round as columns of Transfers, a part for each kind. `slots` are the slots of each role's
-    instructions by name, `speed` and `role` are by rank."""
-    yield from (one.columns() for one in _alike(prices, ports, slots, speed, role))
+    instructions by name; `speed` in computing, in `handling` messages, and `role` are by rank."""
+    yield from (one.columns() for one in _alike(prices, ports, slots, speed, handling, role))
 
 
 def _alike(
-    prices: Prices, ports: Ports, slots: dict[str, dict[str, int]], speed: Reals, role: Ints
+    prices: Prices, ports: Ports, slots: dict[str, dict[str, int]], speed: Reals, handling: Reals, role: Ints
 ) -> Collection[Alike]:  # fmt: skip
     program, costs = prices.program, prices.costs
     numbers = {role.name: number for number, role in enumerate(program.roles)}
@@ -139,8 +139,9 @@ def _alike(
                 known[key] = Rings(tuple(dict.fromkeys(group for groups in key for group in groups)), ports, role)
             post = posts[acts[0][0].name]
             if (key, act, post) not in alike:
-                took = _in_hops if by_hops(act) else partial(_in_rings, post=post)
-                alike[key, act, post] = Alike(known[key], flowing(took(program, act, costs, ports, speed, known[key])))
+                took = partial(_in_hops, speed=speed) if by_hops(act) else partial(_in_rings, post=post)
+                columns = took(program, act, costs, ports, handling, known[key])
+                alike[key, act, post] = Alike(known[key], flowing(columns))
             met[same] = alike[key, act, post]
         slot = np.full(len(program.roles), -1, np.int64)
         for one, _ in acts:
@@ -150,7 +151,7 @@ def _alike(
 
 
 def _in_rings(
-    program: Program, act: Collective, costs: Costs, ports: Ports, speed: Reals, rings: Rings, *, post: Post
+    program: Program, act: Collective, costs: Costs, ports: Ports, handling: Reals, rings: Rings, *, post: Post
 ) -> Columns:  # fmt: skip
     """What a ring takes in each group: as a whole, for it may have thousands of ranks."""
     ring, rank, place, target = rings.members
@@ -164,7 +165,7 @@ def _in_rings(
     core, wait, part = np.array(
         [(demands[circle].core, demands[circle].latency, parts[circle]) for circle in rings.circles]
     ).T
-    work = core[ring] / speed[rank]
+    work = core[ring] / handling[rank]
     least = np.zeros(len(core))
     np.maximum.at(least, ring, work)
     return {
@@ -175,8 +176,10 @@ def _in_rings(
     }  # fmt: skip
 
 
-def _in_hops(program: Program, act: Collective, costs: Costs, ports: Ports, speed: Reals, rings: Rings) -> Columns:
+def _in_hops(
+    program: Program, act: Collective, costs: Costs, ports: Ports, handling: Reals, rings: Rings, *, speed: Reals
+) -> Columns:  # fmt: skip
     """What any other schedule takes in each group."""
-    parts = [scheduled(program, act, group, costs, ports, speed) for group in rings.groups]
+    parts = [scheduled(program, act, group, costs, ports, speed, handling) for group in rings.groups]
     parts = [part | {"at": part["at"] + number} for number, part in enumerate(parts)]
     return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}

@@ -27,9 +27,11 @@ Columns = dict[str, NDArray[np.generic]]
 
 
 def scheduled(
-    program: Program, act: Collective, group: tuple[int, ...], costs: Costs, ports: Ports, speed: Reals
-) -> Columns:
-    """One transfer (see there) of a group's collective, without who takes part."""
+    program: Program, act: Collective, group: tuple[int, ...], costs: Costs, ports: Ports, speed: Reals,
+    handling: Reals,
+) -> Columns:  # fmt: skip
+    """One transfer (see there) of a group's collective, without who takes part; ranks have a `speed` in coding and
+    adding, and another one in `handling` messages."""
     pairs = list(hop_parts(costs, program, act, len(group)))
     loads = [load for load, _ in pairs]
     before, sending, receiving, after = np.array([parts for _, parts in pairs], np.float64).reshape(-1, 4).T
@@ -39,12 +41,18 @@ def scheduled(
     message, resource, way = ports.routes(source, target)
     passed, entry = np.unique(resource, return_inverse=True)
     amount = np.bincount(entry, size[message], len(passed))
-    work = np.array(hop_cores(costs, program, act, len(group))) / speed[members]
+    handled = np.zeros(len(speed))
+    np.add.at(handled, source, sending)
+    np.add.at(handled, target, receiving)
+    handled = handled[members]
+    computed = np.array(hop_cores(costs, program, act, len(group))) - handled
+    work = computed / speed[members] + handled / handling[members]
     busiest = max(float((amount / rate[passed]).max(initial=0.0)), float((work / rate[members]).max()))
     messages = np.array([one.messages for one in loads], np.float64)
     each = costs.wiring.hopping(size / messages)
-    pace = speed * np.minimum(ports.resources.peak[: len(speed)], 1.0)  # of a thread; what a quota takes is demand
-    moving, busy = sending / pace[source] + receiving / pace[target], np.zeros(len(loads))
+    thread = np.minimum(ports.resources.peak[: len(speed)], 1.0)  # what a quota takes is demand
+    pace, hand = speed * thread, handling * thread
+    moving, busy = sending / hand[source] + receiving / hand[target], np.zeros(len(loads))
     np.maximum.at(busy, message, (size[message] / rate[resource]))
     wait = (way + each) * messages + before / pace[source] + np.maximum(moving - busy, 0.0) + after / pace[target]
     span = makespan(loads, ways_of(message, resource, len(loads)), wait, rate)

@@ -24,10 +24,10 @@ from partita.simulator.hops import Columns
 from partita.simulator.ports import Ports
 
 
-def messages(prices: Prices, ports: Ports, slots: dict[str, dict[str, int]], speed: Reals) -> Columns:
+def messages(prices: Prices, ports: Ports, slots: dict[str, dict[str, int]], handling: Reals) -> Columns:
     """The columns of Transfers for all messages: a send and its receive are one activity of both processors, of which
-    each has its `speed`, and of every port between them. `slots` numbers the instructions of each role by name. Raises
-    ProgramError for a message with one end.
+    each has its speed in `handling` it, and of every port between them. `slots` numbers the instructions of each role
+    by name. Raises ProgramError for a message with one end.
     """
     program, w = prices.program, prices.costs.wiring
     ends = _distinct(program, slots, apart=bool(w.congestion or w.crowding or w.queue))
@@ -37,7 +37,7 @@ def messages(prices: Prices, ports: Ports, slots: dict[str, dict[str, int]], spe
     match, source, target, size = _matched(program, sent, taken), sent.rank, sent.peer, sent.size
     who = np.arange(len(source))
     message, resource, way = ports.routes(source, target)
-    work, work2 = sent.core / speed[source], taken.core[match] / speed[target]
+    work, work2 = sent.core / handling[source], taken.core[match] / handling[target]
     weight, users = size, np.ones(len(size))
     if w.congestion or w.crowding:
         peers = peers_at_once(ends.sends, source, target, program)

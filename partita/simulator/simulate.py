@@ -147,10 +147,12 @@ class Clocked:
         program, costs = self.prices.program, self.prices.costs
         spent = [0.0] * program.size
         for role in program.roles:
-            total = sum(demand.core for demand in self.prices.of_role(role))
+            core, own = np.array([demand.core for demand in self.prices.of_role(role)]), np.array(role.computing)
+            computed, moved = float(core[own].sum()), float(core[~own].sum())
             more = self.more[self.last(role)].mean(axis=0).sum(axis=0)[self.layout.kind(role)]
             for rank, beyond in zip(role.ranks, more.tolist(), strict=True):
-                spent[rank] = (total / costs.speed(rank) + beyond) / max(program.steps, 1)
+                taken = computed / costs.speed(rank) + moved / costs.handling(rank)
+                spent[rank] = (taken + beyond) / max(program.steps, 1)
         return tuple(spent)
 
     def timeline(self) -> Timeline:

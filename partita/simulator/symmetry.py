@@ -18,7 +18,7 @@ from partita.arrays import Ints, Reals
 from partita.cost.costs import Costs
 from partita.program.program import Policy, Program
 from partita.simulator.ports import Ports
-from partita.simulator.transfers import Transfers, role_of, speeds
+from partita.simulator.transfers import Transfers, handlings, role_of, speeds
 
 Colours = NDArray[np.uint64]
 FRONT = 16  # resources of one set of users that are compared with all others
@@ -46,7 +46,7 @@ def symmetry_of(program: Program, costs: Costs, ports: Ports, transfers: Transfe
         return no_symmetry(program, ports, transfers)
     table, ranks = ports.resources, program.size
     resource = _mix(table.rate, table.peak, table.burst)
-    rank = _mix(role_of(program), speeds(costs, program), resource[:ranks])
+    rank = _mix(role_of(program), speeds(costs, program), handlings(costs, program), resource[:ranks])
     transfer = _mix(transfers.latency, transfers.least)
     count = 0
     while count < (count := sum(len(np.unique(colours)) for colours in (rank, transfer, resource))):

@@ -58,9 +58,9 @@ def transfers_of(program: Program, costs: Costs, ports: Ports) -> Transfers:
         slots[role.name] = {i.name: first + j for j, i in enumerate(role.instructions)}
         first += len(role.instructions)
     parts, count, listed, prices = [], 0, 0, Prices(costs, program)
-    speed = speeds(costs, program)
-    together = collectives(prices, ports, slots, speed, role_of(program))
-    for part in (*together, flowing(messages(prices, ports, slots, speed))):
+    speed, handling = speeds(costs, program), handlings(costs, program)
+    together = collectives(prices, ports, slots, speed, handling, role_of(program))
+    for part in (*together, flowing(messages(prices, ports, slots, handling))):
         parts.append(part | {"who": part["who"] + count, "at": part["at"] + count, "slot": part["slot"] + listed})
         count += len(part["latency"])
         listed += len(part["slots"])
@@ -118,6 +118,11 @@ def _on_hosts(columns: Columns, ports: Ports) -> Columns:
 def speeds(costs: Costs, program: Program) -> Reals:
     """How fast each rank's device is beside the one that the costs were measured on."""
     return np.array([costs.speed(rank) for rank in range(program.size)], np.float64)
+
+
+def handlings(costs: Costs, program: Program) -> Reals:
+    """The same in what messages and collectives ask of it."""
+    return np.array([costs.handling(rank) for rank in range(program.size)], np.float64)
 
 
 def role_of(program: Program) -> Ints:
