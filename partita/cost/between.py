@@ -14,7 +14,7 @@ from itertools import takewhile
 from math import inf
 
 from partita.cluster.cluster import Cluster
-from partita.cost.kernels import ASSUMED
+from partita.cost.kernels import ASSUMED, bandwidth_of
 from partita.units import BytesPerSecond, Seconds
 
 
@@ -26,7 +26,7 @@ class Between:
                     none)
     way             seconds of latency from machine to machine
     sums, mesh      as in Group, of the switches that its devices are connected to
-    memory          bytes a second of a device's memory (infinite: not stated)
+    memory          bytes a second of a device's memory
     multiprocessors of a device
     handling        speed of a device in what messages ask of it
     """
@@ -55,6 +55,6 @@ def between_of(group: Sequence[int], cluster: Cluster) -> Between:
         min(near, default=inf), min((link.bandwidth for links in across for link in links), default=inf),
         2 * max(sum(link.latency for link in links) for links in across),
         min(switch.sums for switch in switches), max(switch.mesh for switch in switches),
-        min(device.memory_bandwidth or inf for device in devices),
+        min(map(bandwidth_of, devices)),
         min(device.multiprocessors or ASSUMED for device in devices), min(device.handling for device in devices),
     )  # fmt: skip

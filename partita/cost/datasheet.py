@@ -11,10 +11,10 @@ from partita.cluster.cluster import Cluster, Device
 from partita.cost.costs import Costs
 from partita.cost.fabric import of_hosts, wired
 from partita.cost.kernels import (
-    BANDWIDTH,
     CORES,
     KERNEL,
     MEMORY,
+    bandwidth_of,
     exponentials,
     format_of,
     multiplying,
@@ -78,7 +78,7 @@ def datasheet_costs(
             for mark, part in [(mark, part) for (kind, mark), part in told.items() if kind == number]:
                 table[key + mark] = part_seconds(device, operator, concrete, batch, part)
                 launches[key + mark] = LAUNCH if part.begins else 0.0
-    byte = 1 / ((MEMORY if card else STREAMED) * (device.memory_bandwidth or BANDWIDTH))
+    byte = 1 / ((MEMORY if card else STREAMED) * bandwidth_of(device))
     element = (graph.item if graph.trainable else ITEMSIZE["float32"]) * byte
     launch, passes = (KERNEL, passes_of(graph.optimizer)) if card else (CALL, PASSES)
     costs = Costs(
@@ -210,5 +210,5 @@ def _again(operator: Operator, graph: Graph, batch: int) -> int:
 def roofline(device: Device, dtype: str, work: float, moved: float) -> Seconds:
     """Seconds of an operator of `work` FLOPs that moves `moved` bytes: the slower of its FLOPs at COMPUTED of the peak
     and its bytes at STREAMED of the memory's bandwidth, and a CALL (PM-01's form with fixed efficiencies)."""
-    moving = moved / (STREAMED * (device.memory_bandwidth or BANDWIDTH))
+    moving = moved / (STREAMED * bandwidth_of(device))
     return max(work / (COMPUTED * peak_of(device, dtype)), moving) + CALL

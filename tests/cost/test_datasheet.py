@@ -14,11 +14,13 @@ from partita.cluster.text import shipped_device
 from partita.cost.costs import Costs
 from partita.cost.datasheet import LAUNCH, VIEW, datasheet_costs, operator_seconds, passes_of, roofline
 from partita.cost.kernels import (
+    BANDWIDTH,
     ISSUE,
     KERNEL,
     LASTING,
     MEMORY,
     RAMP,
+    bandwidth_of,
     exponentials,
     issue_of,
     multiplying,
@@ -190,6 +192,19 @@ def test_what_streams_takes_its_bytes(moved: float, more: float) -> None:
 def carded(size: int, device: Device = CARD) -> Cluster:
     plain = cluster_of(size)
     return replace(plain, root=replace(plain.root, members=(device,) * size))
+
+
+@pytest.mark.parametrize(
+    "part", ["k80", "p100-sxm2", "v100-sxm2", "t4", "a100-sxm", "l4", "rtx4090", "h100-sxm", "b200-sxm"]
+)
+def test_a_card_that_does_not_say_how_fast_its_memory_is_has_an_accelerators(part: str) -> None:
+    """Not a processor's core's: its step is within a factor of three of what its sheet says with it."""
+    graph, known = two_layers(2000), shipped_device(part)
+    silent = replace(known, memory_bandwidth=0.0)
+    times = [sum(operator_seconds(each, o, graph, 2**16) for o in graph.operators) for each in (known, silent)]
+    assert 1 / 3 < times[1] / times[0] < 3
+    assert 1 / 3 < bandwidth_of(silent) / known.memory_bandwidth < 3
+    assert bandwidth_of(replace(silent, backend="cpu")) == BANDWIDTH
 
 
 def test_processors_keep_the_roofline() -> None:
