@@ -49,8 +49,8 @@ LINE: Final = 16  # bytes of a row that a tensor core takes at once
 ASSUMED: Final = 100  # multiprocessors of a device that does not say
 PEAK: Final = 50e9  # FLOP/s of one that does not: assumed, a processor's core with short vectors
 BANDWIDTH: Final[BytesPerSecond] = 10e9  # of the memory of a processor that does not: assumed, what such a core draws
-# Bytes of memory for a FLOP of an accelerator that does not: the medians of cluster/devices.toml, of half precision
-# (0.0024 to 0.013 of 30 parts), or, where a sheet names none, of fp32 (0.03 to 0.08 of 6).
+# Bytes of memory for a FLOP of an accelerator that states one of the two: the medians of cluster/devices.toml, of half
+# precision (0.0024 to 0.013 of 30 parts), or, where a sheet names none, of fp32 (0.03 to 0.08 of 6).
 BALANCE: Final = 0.005
 BARE: Final = 0.056
 
@@ -65,8 +65,11 @@ def format_of(device: Device, dtype: str, *, tf32: bool = False) -> str:
 
 
 def peak_of(device: Device, dtype: str, *, tf32: bool = False) -> float:
-    """FLOP/s of products in a dtype by the data sheet; fp32, where it names half precision alone, at a part of that."""
+    """FLOP/s of products in a dtype by the data sheet; fp32, where it names half precision alone, at a part of that; an
+    accelerator whose sheet names none has as many as others for what its memory gives."""
     flops = dict(device.flops)
+    if not flops and device.backend == "cuda" and device.memory_bandwidth:
+        return device.memory_bandwidth / (BALANCE if dtype in SHORT else BARE)
     known = flops.get(format_of(device, dtype, tf32=tf32))
     short = max(flops.get("bf16", 0.0), flops.get("fp16", 0.0))
     if known or not short:
@@ -77,9 +80,9 @@ def peak_of(device: Device, dtype: str, *, tf32: bool = False) -> float:
 def bandwidth_of(device: Device) -> BytesPerSecond:
     """Bytes a second of a device's memory; where its sheet does not say, what cores draw, or as much for what it
     computes as other accelerators have."""
-    if device.memory_bandwidth or device.backend != "cuda":
-        return device.memory_bandwidth or BANDWIDTH
     flops = dict(device.flops)
+    if device.memory_bandwidth or device.backend != "cuda" or not flops:
+        return device.memory_bandwidth or BANDWIDTH
     short = max(flops.get("bf16", 0.0), flops.get("fp16", 0.0))
     return BALANCE * short if short else BARE * peak_of(device, "float32")
 

@@ -205,6 +205,11 @@ def test_a_card_that_does_not_say_how_fast_its_memory_is_has_an_accelerators(par
     assert 1 / 3 < times[1] / times[0] < 3
     assert 1 / 3 < bandwidth_of(silent) / known.memory_bandwidth < 3
     assert bandwidth_of(replace(silent, backend="cpu")) == BANDWIDTH
+    mute = replace(known, flops=(), sustained=())
+    short = max(dict(known.flops).get(name, 0.0) for name in ("bf16", "fp16"))
+    assert not short or 1 / 3 < peak_of(mute, "bfloat16") / short < 3
+    assert 1 / 6 < peak_of(mute, "float32") / peak_of(known, "float32") < 6
+    assert bandwidth_of(replace(mute, memory_bandwidth=0.0)) == BANDWIDTH
 
 
 def test_processors_keep_the_roofline() -> None:
