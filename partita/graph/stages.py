@@ -158,8 +158,9 @@ class _Cutter:
                 if self.stage_of(ref) == number:
                     gradients.append((parameter, inputs.taken(ref)))
             elif number in self.spread[parameter]:
-                first, *others = self.spread[parameter][number]
-                place = max(self.graph.index[value.name] for value in (first, *others))
+                values = self.spread[parameter][number]
+                place = max(self.graph.index.get(value.name, self.graph.forward_length) for value in values)
+                first, *others = (inputs.taken(value) for value in values)  # one may be what seeds backward
                 for name, other in zip(self.sums[parameter], others, strict=False):
                     like = self.graph.operators[self.graph.index[name]]
                     extra.append((place, replace(like, name=f"{name}@{number}", arguments=(first, other))))
