@@ -36,7 +36,8 @@ class Form:
         """The elements of a value as bytes, in the order of its captured memory."""
         for d, stride in enumerate(self.strides):
             value = value if stride else value.narrow(d, 0, 1)
-        return value.permute(self.order).contiguous().view(-1).view(torch.uint8)
+        flat = value.permute(self.order).contiguous().view(-1)
+        return flat.as_strided((self.elements,), (1,)).view(torch.uint8)  # one element may keep any stride
 
     def shaped(self, elements: torch.Tensor) -> torch.Tensor:
         """The elements of a message, with the value's shape and strides."""

@@ -1,4 +1,4 @@
-"""Gradients that are no operator's, in pipelines cut at every operator."""
+"""Gradients that are no operator's, and values whose memory is one number, in pipelines cut at every operator."""
 
 from __future__ import annotations
 
@@ -39,7 +39,13 @@ def bounded(model: Tempered, batch: Batch) -> Tensor:
     return F.softplus(model(batch[0])).mean() + model.heat + model.cold
 
 
-@pytest.mark.parametrize("loss", [bounded])
+def summed(model: Tempered, batch: Batch) -> tuple[Tensor, Tensor]:
+    """The gradient of each sample's value is one number, over all samples."""
+    found = model(batch[0])
+    return found.sum() + model.heat * len(found), torch.tensor(float(len(found)))
+
+
+@pytest.mark.parametrize("loss", [bounded, summed])
 def test_every_cut_trains_as_one_process(loss: Callable[..., Tensor]) -> None:
     data = TensorDataset(torch.randn(16, 6, generator=torch.Generator().manual_seed(0)))
     task = Task("tempered", Tempered, loss, data, partial(torch.optim.SGD, lr=0.05), batch_size=8)
