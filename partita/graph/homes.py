@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -15,7 +16,8 @@ from partita.graph.operator import Operator, Phase, Ref
 
 def stage_starts(graph: Graph, firsts: Sequence[str]) -> tuple[int, ...]:
     """The forward position at which each stage starts: an operator's name or a module's path; the first one starts at
-    the beginning. Raises PlanError for a name that the forward pass does not have, and for stages out of order."""
+    the beginning. Raises PlanError for a name that the forward pass does not have, for stages out of order, and for one
+    that parts who reads a buffer from who changes it."""
     forward = graph.operators[: graph.forward_length]
     starts = []
     for number, first in enumerate(firsts):
@@ -31,7 +33,22 @@ def stage_starts(graph: Graph, firsts: Sequence[str]) -> tuple[int, ...]:
         starts.append(at)
     if any(after <= before for before, after in pairwise(starts)):
         raise PlanError(f"the stages of {graph.name} start at operators {starts}; order them as the forward pass goes")
+    _keep_together(graph, starts)
     return tuple(starts)
+
+
+def _keep_together(graph: Graph, starts: Sequence[int]) -> None:
+    """Raises PlanError for a buffer that one stage changes and another one reads: each has a copy of its own."""
+    homes = homes_of(graph)
+    for name, ref in graph.mutations if len(starts) > 1 else ():
+        places = {homes.home[i] for i in (graph.index.get(ref.name, -1), *homes.readers.get(name, ())) if i >= 0}
+        if len({bisect_right(starts, place) for place in places}) > 1:
+            start = next(start for start in starts if start > min(places))
+            first, last = (graph.operators[place].name for place in (min(places), max(places)))
+            raise PlanError(
+                f"a stage of {graph.name} starts at {graph.operators[start].name!r}, which parts who reads buffer "
+                f"{name!r} from who changes it; start it at {first!r} or before, or behind {last!r}"
+            )
 
 
 @dataclass(frozen=True)
