@@ -73,7 +73,10 @@ class Measured:
 @dataclass(frozen=True, slots=True)
 class Post:
     """How a rank has messages: at so `many` moments of a step, so many `together` at each; or, if it computes nothing,
-    so far `apart`: core-seconds that those which it serves compute for each of its messages."""
+    so far `apart`: core-seconds that those which it serves compute for each of its messages.
+
+    A message that wakes threads for itself alone took 0.3 to 0.45 core-ms, once a step or eight times, 0.25 where two
+    go at once, and 0.2 where three do or where dozens follow each other."""
 
     many: float = 1.0
     together: float = 1.0

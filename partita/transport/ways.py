@@ -7,6 +7,9 @@ one for both   rank 0  S0 S1 S2 S3 S4 r0        r0: rank 0 says where R0 goes, b
 one each       rank 0  S0 S1 S2 S3 S4
                        r0
                rank 1    R0
+
+With one for both, a worker that pushed 30 MB to a server got its first weights when the last of these was gone, and a
+plan of servers took a fifth longer than its ports did.
 """
 
 from __future__ import annotations
