@@ -154,6 +154,22 @@ def test_residuals_and_rows_by_hand() -> None:
     assert varying["messages"] == WORKERS * -(-(8 * numbers + 16 + 8) // 8) * 8
 
 
+def test_rows_of_several_rounds_and_of_parts_by_hand() -> None:
+    """Where a gradient is on its way for `staleness` rounds, that of one more is made meanwhile. Of divided gradients a
+    rank has a message for each owner and one of its own part from each rank; each begins at a multiple of eight numbers
+    and, if its length varies, has that in front."""
+    numbers = (held("ddp")["parameters"] - 4) // 4
+    for staleness in (1, 2):
+        chosen = held(f"pipe_sgd(staleness={staleness},codec=topk(ratio=0.5),bucket_bytes=1048576)")
+        assert chosen["messages"] == (staleness + 1) * WORKERS * 8 * -(-numbers // 2)
+    part = numbers // WORKERS
+    assert (part * WORKERS, part % 8) == (numbers, 1)
+    half = held("zero2(codec=fp16,bucket_bytes=1048576)")
+    assert half["messages"] == 2 * WORKERS * 2 * (part + 7)
+    varying = held("zero2(codec=adaptive,bucket_bytes=1048576)")
+    assert varying["messages"] == 2 * WORKERS * (8 * part + 16 + 8)
+
+
 def test_a_sum_hop_by_hop_takes_messages() -> None:
     """A ring of three: the part that came last; encoded, a message of each part besides."""
     _, program = lowered("ddp(collective=ring,bucket_bytes=1048576)")
