@@ -47,7 +47,8 @@ def scheduled(
     handled = handled[members]
     computed = np.array(hop_cores(costs, program, act, len(group))) - handled
     work = computed / speed[members] + handled / handling[members]
-    busiest = max(float((amount / rate[passed]).max(initial=0.0)), float((work / rate[members]).max()))
+    thread = np.minimum(rate[members], 1.0)  # a rank's hops are one thread's, whose core-seconds are the `least`
+    busiest = max(float((amount / rate[passed]).max(initial=0.0)), float((work / thread).max()))
     messages = np.array([one.messages for one in loads], np.float64)
     each = costs.wiring.hopping(size / messages)
     thread = np.minimum(ports.resources.peak[: len(speed)], 1.0)  # what a quota takes is demand

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import ceil, log2
 
 import numpy as np
 import pytest
 
+from partita.cluster.cluster import Device
 from partita.program.timeline import Timeline
 from partita.simulator.hops import makespan
 from partita.simulator.simulate import simulate
 from partita.wire.algorithms import ALGORITHMS, all_reduce
 from partita.wire.loads import HopLoad, loads_of
-from tests.priced import priced, whole_cores
+from tests.priced import batches_of, priced, whole_cores
 from tests.programs import program_by
 from tests.small import two_layers
 from tests.wire.sending import bytes_sent
@@ -49,6 +51,19 @@ def test_seconds_are_the_closed_form(collective: str, ranks: int, alpha: float) 
     """CO-01: exactly, where p is a power of two and divides n."""
     found = step_of(collective, ranks, alpha).step_seconds - COMPUTE
     assert found == pytest.approx(closed(collective, ranks, alpha, 4 * ELEMENTS / SLOW), rel=1e-9)
+
+
+@pytest.mark.parametrize("cores", [1.0, 4.0])
+@pytest.mark.parametrize("times", [0.25, 3.0])
+def test_a_hop_takes_its_wire_or_its_two_threads_whichever_is_longer(times: float, cores: float) -> None:
+    """Sending and receiving take `times` the seconds of the wire each: a hop of n bytes by doubling takes n beta, or
+    2 times that; and a device of four cores moves a message by one thread, no more quickly and no more slowly."""
+    graph, machines = two_layers(), whole_cores(4, SLOW)
+    machines = replace(machines, root=replace(machines.root, members=(Device(cores=cores),) * 4))
+    program = program_by("ddp(collective=doubling)", graph, machines)
+    costs = priced(graph, machines, batches_of(program), operator=COMPUTE / 10, sent=times / SLOW)
+    hop = max(1, 2 * times) * 4 * ELEMENTS / SLOW
+    assert simulate(program, costs).step_seconds - COMPUTE == pytest.approx(2 * hop, rel=1e-9)
 
 
 @pytest.mark.parametrize("ranks", [2, 3, 4, 5, 6])
