@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from partita.cluster.cluster import Device
+from partita.cost.touch import Touch
 from partita.program.timeline import Timeline
 from partita.simulator.hops import makespan
 from partita.simulator.simulate import simulate
@@ -130,3 +131,20 @@ def test_the_switch_between_a_ring_and_nodes() -> None:
     ways = [[2 * load.source, 2 * load.target + 1] for load in loads]
     found = makespan(loads, ways, wait, np.ones(32))
     assert found == pytest.approx(2 * (16 / 4 - 1) * 100 + 2 * 15 / 16 * 16_000)
+
+
+@pytest.mark.parametrize("slow", [0, 1])
+def test_what_a_hop_takes_of_its_source_and_of_its_target_goes_by_their_speeds(slow: int) -> None:
+    """A tree of two: rank 1 encodes and sends, rank 0 receives and decodes; then the other way round. A rank of half
+    the speed takes twice as long for its part."""
+    graph, machines = two_layers(), whole_cores(2, 1e9)
+    members = tuple(Device(cores=1.0, speed=0.5 if rank == slow else 1.0) for rank in range(2))
+    machines = replace(machines, root=replace(machines.root, members=members))
+    program = program_by("ddp(collective=tree,codec=q8)", graph, machines)
+    encode, decode, move = 1e-5, 3e-5, 2e-4  # an element, an element, a byte
+    codecs = {"q8": (Touch(0.0, encode), Touch(0.0, decode))}
+    costs = replace(priced(graph, machines, batches_of(program), operator=0.0, sent=move), codecs=codecs)
+    coded = ELEMENTS + 4
+    there, back = (times[1] * (ELEMENTS * encode + coded * move) + times[0] * (coded * move + ELEMENTS * decode)
+                   for times in ((1 + (slow == 0), 1 + (slow == 1)), (1 + (slow == 1), 1 + (slow == 0))))  # fmt: skip
+    assert simulate(program, costs).step_seconds == pytest.approx(there + back, rel=1e-6)
