@@ -51,11 +51,11 @@ def scheduled(
     busiest = max(float((amount / rate[passed]).max(initial=0.0)), float((work / thread).max()))
     messages = np.array([one.messages for one in loads], np.float64)
     each = costs.wiring.hopping(size / messages)
-    thread = np.minimum(ports.resources.peak[: len(speed)], 1.0)  # what a quota takes is demand
-    pace, hand = speed * thread, handling * thread
-    moving, busy = sending / hand[source] + receiving / hand[target], np.zeros(len(loads))
+    # Seconds of a thread that no quota holds back: what a quota takes is demand.
+    moving = sending / handling[source] + receiving / handling[target]
+    busy = np.zeros(len(loads))
     np.maximum.at(busy, message, (size[message] / rate[resource]))
-    wait = (way + each) * messages + before / pace[source] + np.maximum(moving - busy, 0.0) + after / pace[target]
+    wait = (way + each) * messages + before / speed[source] + np.maximum(moving - busy, 0.0) + after / speed[target]
     span = makespan(loads, ways_of(message, resource, len(loads)), wait, rate)
     return {
         "latency": np.array([max(span - busiest, 0.0)]), "least": np.array([work.max()]),

@@ -10,8 +10,10 @@ import pytest
 
 from partita.cluster.cluster import Device
 from partita.cost.touch import Touch
+from partita.program.instruction import Collective, Kind
 from partita.program.timeline import Timeline
-from partita.simulator.hops import makespan
+from partita.simulator.hops import makespan, scheduled
+from partita.simulator.ports import Ports
 from partita.simulator.simulate import simulate
 from partita.wire.algorithms import ALGORITHMS, all_reduce
 from partita.wire.loads import HopLoad, loads_of
@@ -135,16 +137,20 @@ def test_the_switch_between_a_ring_and_nodes() -> None:
 
 @pytest.mark.parametrize("slow", [0, 1])
 def test_what_a_hop_takes_of_its_source_and_of_its_target_goes_by_their_speeds(slow: int) -> None:
-    """A tree of two: rank 1 encodes and sends, rank 0 receives and decodes; then the other way round. A rank of half
-    the speed takes twice as long for its part."""
+    """A broadcast among two: rank 0 encodes and sends, rank 1 receives and decodes, the one behind the other. A rank of
+    half the speed takes twice as long for its part."""
     graph, machines = two_layers(), whole_cores(2, 1e9)
-    members = tuple(Device(cores=1.0, speed=0.5 if rank == slow else 1.0) for rank in range(2))
-    machines = replace(machines, root=replace(machines.root, members=members))
     program = program_by("ddp(collective=tree,codec=q8)", graph, machines)
-    encode, decode, move = 1e-5, 3e-5, 2e-4  # an element, an element, a byte
-    codecs = {"q8": (Touch(0.0, encode), Touch(0.0, decode))}
-    costs = replace(priced(graph, machines, batches_of(program), operator=0.0, sent=move), codecs=codecs)
-    coded = ELEMENTS + 4
-    there, back = (times[1] * (ELEMENTS * encode + coded * move) + times[0] * (coded * move + ELEMENTS * decode)
-                   for times in ((1 + (slow == 0), 1 + (slow == 1)), (1 + (slow == 1), 1 + (slow == 0))))  # fmt: skip
-    assert simulate(program, costs).step_seconds == pytest.approx(there + back, rel=1e-6)
+    (act,) = (i.act for i in program.roles[0].instructions if isinstance(i.act, Collective))
+    encode, decode, sent, received = 1e-5, 3e-5, 2e-4, 5e-4  # an element, an element, a byte, a byte
+    costs = priced(graph, machines, batches_of(program))
+    costs = replace(
+        costs, codecs={"q8": (Touch(0.0, encode), Touch(0.0, decode))},
+        wiring=replace(costs.wiring, sent=sent, received=received),
+    )  # fmt: skip
+    speed = np.array([0.5 if rank == slow else 1.0 for rank in range(2)])
+    ports = Ports(machines, costs.wiring)
+    found = scheduled(program, replace(act, kind=Kind.BROADCAST), (0, 1), costs, ports, speed)
+    taken = np.array([ELEMENTS * encode + (ELEMENTS + 4) * sent, (ELEMENTS + 4) * received + ELEMENTS * decode]) / speed
+    assert found["least"] == pytest.approx(taken.max())
+    assert found["latency"] + found["least"] == pytest.approx(taken.sum())
