@@ -69,6 +69,18 @@ def test_weights_that_are_not_numbers_differ() -> None:
     assert [difference(*pair) for pair in ((wrong, right), (right, wrong), (wrong, wrong))] == [inf] * 3
 
 
+def test_a_gap_is_relative_to_the_largest_weight_of_its_own_tensor() -> None:
+    """So that what is small is not hidden by what is large, wherever it stands; a tensor of round-off alone is held to
+    the largest weight of the model."""
+    theirs = {"a": torch.tensor([1e-3, -2e-3]), "b": torch.tensor([50.0, 0.0]), "c": torch.tensor([1e-9, 0.0])}
+    theirs = {name: weight.double() for name, weight in theirs.items()}
+    for name, scale in (("a", 2e-3), ("b", 50.0), ("c", 50.0)):
+        for place in range(2):
+            ours = {key: weight.clone() for key, weight in theirs.items()}
+            ours[name][place] += 1e-10
+            assert difference(ours, theirs) == pytest.approx(1e-10 / scale, rel=1e-3)
+
+
 def test_weights_without_signs_are_compared() -> None:
     right = {"a": torch.tensor([True, False]), "b": torch.tensor([3, 5], dtype=torch.uint8)}
     assert difference(right, right) == 0.0
