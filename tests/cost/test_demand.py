@@ -10,9 +10,23 @@ import pytest
 from partita.cost.costs import Costs
 from partita.cost.demand import CASTS, CORRECTING, MERGING, SIFTING, demand_of, hop_cores
 from partita.cost.touch import Touch
+from partita.cost.wiring import Circle
 from partita.graph.graph import Graph, Optimizer
 from partita.plan.plan import Correction
-from partita.program.instruction import Act, Apply, Clip, Collective, Combine, Decode, Encode, Free, Norm, Space, Update
+from partita.program.instruction import (
+    Act,
+    Apply,
+    Clip,
+    Collective,
+    Combine,
+    Decode,
+    Encode,
+    Free,
+    Norm,
+    Receive,
+    Space,
+    Update,
+)
 from partita.program.program import Program
 from tests.priced import batches_of, priced, whole_cores
 from tests.programs import program_by
@@ -125,3 +139,28 @@ def test_sparse_hops_search_and_merge() -> None:
     merged = round(N * 0.25) + round(N * (1 - 0.75**2))
     expected = COPY.element * (SIFTING * N + MERGING * merged)
     assert hop_cores(costs, program, act, 4) == pytest.approx([expected] * 4)
+
+
+def test_a_ring_of_plain_messages_is_its_formula() -> None:
+    """Among p ranks 2 (p - 1) messages each way of a p-th of the bytes, half of which are added; a gather of codings
+    has p - 1, and adds nothing."""
+    for text, laps in (("ddp(collective=ring)", 2), ("ddp(codec=topk)", 1)):
+        program, costs = given(text)
+        wiring = replace(costs.wiring, sent=2e-6, received=3e-6, reduced=5e-6, value_start=7e-6, start=7e-6)
+        costs = replace(costs, wiring=wiring, check=Touch(0.0, 0.0))
+        (act,) = (i.act for i in program.roles[0].instructions if isinstance(i.act, Collective))
+        elements, item = program.extent(act, RANKS)
+        each = (RANKS - 1) * elements * item / RANKS
+        core = 2 * laps * (RANKS - 1) * wiring.hopping_start + each * laps * 5e-6 + each * 5e-6 * (laps == 2)
+        assert wiring.hopping_start > 0
+        assert demand_of(costs, program, act, Circle(RANKS, 1, 0.0)).core == pytest.approx(core)
+
+
+def test_a_value_comes_sooner_than_a_message() -> None:
+    program, costs = given("gpipe(stages=3)")
+    costs = replace(costs, wiring=replace(costs.wiring, message=3e-3, value=1e-3))
+    coming = [i.act for role in program.roles for i in role.instructions if isinstance(i.act, Receive)]
+    assert {act.space for act in coming} == {Space.VALUE}
+    assert {demand_of(costs, program, act).latency for act in coming} == {1e-3}
+    gradient = replace(coming[0], space=Space.INBOX, bucket=program.trained[0].name)
+    assert demand_of(costs, program, gradient).latency == 3e-3
