@@ -60,22 +60,25 @@ def test_a_sum_right_behind_another_takes_longer(rested: float, many: int) -> No
     assert found.step_seconds - alone.step_seconds == pytest.approx(many * more, rel=0.02)
 
 
-def test_what_a_sum_takes_more_of_the_core_is_told() -> None:
+@pytest.mark.parametrize("slow", [1.0, 1.5])
+def test_what_a_sum_takes_more_of_the_core_is_told(slow: float) -> None:
     program, costs = prepared("ddp(bucket_bytes=0,first_bucket_bytes=0)", 3.0, 1.0)
+    costs = replace(costs, slowdowns=(slow,) * 4)
     w, circle = costs.wiring, Circle(4)
     row = tuple((size, 0.0, w.reducing(size, circle) + 1e-3, 1.0) for size in (24, 48, 96, 10**6))
-    slow = replace(costs, wiring=replace(w, row=row, rested=COMPUTE / 10))
-    alone, found = (simulate(program, each, rounds=ROUNDS) for each in (costs, slow))
-    assert [b - a for a, b in zip(alone.cores, found.cores, strict=True)] == pytest.approx([1e-3] * 4, rel=0.02)
+    more = replace(costs, wiring=replace(w, row=row, rested=COMPUTE / 10))
+    alone, found = (simulate(program, each, rounds=ROUNDS) for each in (costs, more))
+    assert [b - a for a, b in zip(alone.cores, found.cores, strict=True)] == pytest.approx([slow * 1e-3] * 4, rel=0.02)
 
 
-@pytest.mark.parametrize("ratio", [0.2, 0.7])
-def test_computing_takes_longer_for_what_moves_meanwhile(ratio: float) -> None:
-    """By as many core-seconds as the bytes that come and go cost it; behind computing they cost it nothing."""
+@pytest.mark.parametrize(("ratio", "slow"), [(0.2, 1.0), (0.7, 1.0), (0.7, 3.0)])
+def test_computing_takes_longer_for_what_moves_meanwhile(ratio: float, slow: float) -> None:
+    """By as many core-seconds as the bytes that come and go cost it, of a slow device as it has them; behind computing
+    they cost it nothing."""
     each = COMPUTE / 10 / (2 * RING)
     program, costs = prepared("pipe_sgd", ratio, 1.0)
-    disturbed = replace(costs, wiring=replace(costs.wiring, disturbance=each))
-    assert simulate(program, disturbed, rounds=ROUNDS).step_seconds == pytest.approx(1.1 * COMPUTE, rel=0.02)
+    disturbed = replace(costs, wiring=replace(costs.wiring, disturbance=each), slowdowns=(slow,) * 4)
+    assert simulate(program, disturbed, rounds=ROUNDS).step_seconds == pytest.approx(slow * 1.1 * COMPUTE, rel=0.02)
     program, costs = prepared("ddp", ratio, 1.0)
     disturbed = replace(costs, wiring=replace(costs.wiring, disturbance=each))
     alone, found = (simulate(program, one, rounds=ROUNDS).step_seconds for one in (costs, disturbed))
