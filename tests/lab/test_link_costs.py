@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from partita.cluster.cluster import Cluster, Device, Group, Link
+from partita.cost.costs import Host
 from partita.cost.wiring import ALONE, CURVED, Circle, Post, Wiring
 from partita.lab.link_costs import RARE, kinds_of, queue_of, wiring_of, with_disturbance
 from partita.probes.crowd_timing import crowds_of
@@ -95,6 +96,65 @@ def test_the_laws_are_found_again(congestion: float) -> None:
     assert [bytes_ / size for size, bytes_ in found.queue] == pytest.approx([2.0] * 3)
 
 
+QUOTA, BURST, FAST, FIXED, ADDED = 0.5, 2**20, 5e8, 1e-5, 3e-10
+WIDTH = 0.9 * FAST  # of payload
+
+
+def by_laws(spread: float, ranks: int = 4) -> list[dict[str, Any]]:
+    """What ranks of half a core each say, of which `spread` share a core, on ports with bursts: a round takes LATENCY
+    (a gather twice that) beyond what the quota takes for its core-seconds, or else what shared cores take to compute
+    and then, of a sum, its bytes beyond the burst or its core-seconds; messages take what both ends do of the core."""
+    reply, laps = made_up(1.0, ranks)[0], {kind: (2 if kind is Kind.ALL_REDUCE else 1) for kind in CURVED}
+    rate = min(QUOTA, 1 / spread)
+
+    def row(kind: Kind, n: int, many: int) -> tuple[int, float, float, float]:
+        bytes_ = laps[kind] * (ranks - 1) / ranks * n
+        core = many * (FIXED + bytes_ * (2 * EACH + (kind is Kind.ALL_REDUCE) * ADDED / 2))
+        busy = AHEAD * spread + max((many * bytes_ - BURST) / WIDTH, core * spread)
+        waits = many * LATENCY * (1 + (kind is Kind.ALL_GATHER))
+        return n, waits + max((AHEAD + core) / QUOTA, busy), AHEAD + core, AHEAD
+
+    def ends(n: int, rate: float) -> float:
+        return max(n / WIDTH, (2 * START + 2 * EACH * n) / rate)
+
+    reply |= {kind: [row(kind, n, 1) for n in SIZES] for kind in CURVED}
+    reply["row"] = [row(Kind.ALL_REDUCE, n, CHAIN) for n in SIZES[:2]]
+    hops = [2e-4 + ends(n, rate) for n in SIZES]
+    saved = hops[1] * FAST  # by its port for as long as a hop takes, which goes at once
+    quick = [*hops[:-1], hops[1] + (SIZES[-1] - SIZES[1] - saved) / WIDTH]
+    reply["hops"] = [(n, wall, soon, 2 * START) for n, wall, soon in zip(SIZES, hops, quick, strict=True)]
+    crowds = ((0, 1.1, QUOTA), (2, 1.2, rate))
+    reply["crowds"] = [[(many, [(n, 8, 8 * by * ends(n, at)) for n in SIZES[1:]]) for many, by, at in crowds]]
+    half = rate / 2  # of the core, which computing has the other half of
+    beside = [(n, 7e-4 + max(n / WIDTH, (START + EACH * n) / half)) for n in SIZES[1:]]
+    cores = [(n, row(Kind.ALL_REDUCE, n, 1)[2] - AHEAD) for n in SIZES[1:]]
+    sums = [(n, LATENCY + max(1.5 * n / WIDTH, core / half)) for n, core in cores]
+    reply["overlapped"] = {
+        "message": [(n, 1.5 * wall) for n, wall in beside], Kind.ALL_REDUCE: [(n, 1.7 * wall) for n, wall in sums]
+    }  # fmt: skip
+    return [reply] * ranks
+
+
+@pytest.mark.parametrize("spread", [1.5, 3.0])
+def test_the_laws_are_found_again_where_quotas_and_shared_cores_hold_ranks_up(spread: float) -> None:
+    machines = Cluster("four", Group("root", (Device(cores=QUOTA),) * 4, (Link(FAST, 0.0, BURST),) * 4))
+    found = wiring_of(by_laws(spread), machines, [Host((0, 1, 2, 3), 4 / spread)])
+    assert found.efficiency == pytest.approx(WIDTH / FAST, abs=1e-3)
+    assert found.reduced == pytest.approx(ADDED, rel=0.01)
+    for kind in CURVED:
+        latency = LATENCY * (1 + (kind is Kind.ALL_GATHER))
+        assert [row[1] for row in found.curves.of(kind, ALONE)] == pytest.approx([latency] * 4, rel=0.05), kind
+        assert [row[3] for row in found.curves.of(kind, ALONE)] == pytest.approx([1.0] * 4, abs=0.02)
+    cores = [FIXED + 1.5 * n * (2 * EACH + ADDED / 2) for n in SIZES]
+    assert [row[2] for row in found.curves.of(Kind.ALL_REDUCE, ALONE)] == pytest.approx(cores)
+    assert [row[2] for row in found.row] == pytest.approx(cores)
+    assert found.hops == tuple((n, pytest.approx(2e-4, rel=0.05)) for n in SIZES)
+    assert [factor for _, factor in found.congestion] == pytest.approx([1.1] * 3, rel=0.02)
+    assert [factor for _, rows in found.crowding for _, factor in rows] == pytest.approx([1.2] * 3, rel=0.02)
+    assert [factor for _, factor in found.message_overlap] == pytest.approx([1.5] * 3, rel=0.02)
+    assert [factor for _, factor in found.overlap] == pytest.approx([1.7] * 3, rel=0.02)
+
+
 @pytest.mark.parametrize("way", [0.0, 3e-3])
 def test_the_latency_of_links_counts_once(way: float) -> None:
     """Whoever prices a message adds that of the links on its way, which what was measured has in it already."""
@@ -111,6 +171,9 @@ def test_the_latency_of_links_counts_once(way: float) -> None:
     factors = [factor for _, factor in found.message_overlap]
     took = [factor * (way + 7e-4 + n / RATE) for (n, _), factor in zip(beside, factors, strict=True)]
     assert took == pytest.approx([wall for _, wall in beside], rel=0.01)
+    hops = [way + 2e-4 + max(n / RATE, 2 * START + 2 * EACH * n) for n in SIZES[1:]]
+    took = [max(factor, 1.0) * hop for (_, factor), hop in zip(found.hop_overlap, hops, strict=True)]
+    assert took == pytest.approx([max(wall, hop) for (_, wall), hop in zip(beside, hops, strict=True)], rel=0.01)
 
 
 def test_messages_of_a_chain_cost_their_wake_ups() -> None:
