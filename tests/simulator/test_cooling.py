@@ -14,9 +14,10 @@ from tests.simulator.test_overlap import COMPUTE, ROUNDS, prepared
 MORE = 1e-3
 
 
-def longer(text: str, ratio: float, rows: tuple[tuple[float, float], ...]) -> list[float]:
+def longer(text: str, ratio: float, rows: tuple[tuple[float, float], ...], slow: float = 1.0) -> list[float]:
     """By how many core-seconds a step of each rank is longer."""
     program, costs = prepared(text, ratio, 1.0)
+    costs = replace(costs, slowdowns=(slow,) * 4)
     cold = replace(costs, wiring=replace(costs.wiring, cooling=rows))
     alone, found = (simulate(program, each, rounds=ROUNDS).cores for each in (costs, cold))
     return [b - a for a, b in zip(alone, found, strict=True)]
@@ -27,6 +28,10 @@ def test_a_step_that_waits_for_its_sums_fetches_its_own_again(ratio: float) -> N
     """Ten milliseconds of computing fetch all that a wait of 1 ms or more leaves to be fetched."""
     assert COMPUTE > 4 * FETCHED
     assert longer("ddp", ratio, ((1e-3, MORE), (1.0, MORE))) == pytest.approx([MORE] * 4, rel=0.02)
+
+
+def test_a_slow_device_fetches_as_slowly_as_it_computes() -> None:
+    assert longer("ddp", 3.0, ((1e-3, MORE), (1.0, MORE)), slow=2.0) == pytest.approx([2 * MORE] * 4, rel=0.02)
 
 
 def test_the_longer_it_waits_the_more() -> None:

@@ -39,6 +39,12 @@ def test_messages_of_several_releases_are_each_first_in_their_own() -> None:
     assert many.tolist() == [2, 2, 1, 1]
 
 
+def test_messages_of_one_release_leave_in_the_order_of_the_program() -> None:
+    """Whatever the numbers of the ranks to which they go."""
+    place, many = posted(np.zeros(3, np.int64), np.array([3, 1, 2]), np.zeros(3, np.int64), 4)
+    assert (place.tolist(), many.tolist()) == ([0, 1, 2], [3, 3, 3])
+
+
 @pytest.mark.parametrize("recipe", ["ps_async", "ssp"])
 def test_workers_that_go_at_their_own_pace_do_not_fall_into_step(recipe: str) -> None:
     """A server's queue is no reason to wait, whether delays are bounded or not: none is served first for good."""

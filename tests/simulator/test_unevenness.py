@@ -31,10 +31,11 @@ def test_only_who_goes_at_its_own_pace_is_uneven(text: str, spreads: bool) -> No
     assert (len(staleness_of(found.ledger)) > 1) == spreads
 
 
-def test_what_rounds_take_has_that_deviation_and_the_same_mean() -> None:
+@pytest.mark.parametrize("spread", [0.1, 0.4])
+def test_what_rounds_take_has_that_deviation_and_the_same_mean(spread: float) -> None:
     graph, cluster = two_layers(), cluster_of(4)
     plan = call("ps_async", graph, cluster)
-    costs = replace(datasheet_costs(graph, cluster, sizes_of(plan, graph)), unevenness=0.1)
+    costs = replace(datasheet_costs(graph, cluster, sizes_of(plan, graph)), unevenness=spread)
     program = last_program(graph, plan, cluster)
     layout = clocked(program, costs, rounds=400, setting=setting_of(program, costs)).layout
     more = uneven(layout, costs, np.ones(layout.rounds * layout.count))
@@ -42,7 +43,7 @@ def test_what_rounds_take_has_that_deviation_and_the_same_mean() -> None:
     place = [i.name for i in workers.instructions].index("F")
     factors = 1 + more[layout.at(workers)[:, place]]
     assert factors.mean() == pytest.approx(1.0, abs=0.02)
-    assert factors.std() == pytest.approx(0.1, abs=0.015)
+    assert np.log(factors).std() == pytest.approx(spread, abs=0.015)
     sends = [i.name.startswith("S") for i in workers.instructions]
     assert not more[layout.at(workers)[:, sends]].any()
 
@@ -59,3 +60,11 @@ def test_messages_get_uneven_parts_of_a_port_that_they_share_and_all_of_one_that
     many = activities_of([Activity(demands=((1, 10.0),))] * 2000)
     parts = np.log(unevenly_shared(many, range(1, 3)).demand_times)
     assert parts.std() == pytest.approx(PARTS, rel=0.05)
+
+
+def test_processors_are_shared_evenly_by_who_shares_a_port_unevenly() -> None:
+    both = activities_of([Activity(demands=((0, 1.0), (1, 10.0)))] * 50)
+    found = unevenly_shared(both, range(1, 3))
+    assert set(found.demand_times[both.demand_resource == 0].tolist()) == {1.0}
+    assert len(set(found.demand_times[both.demand_resource == 1].tolist())) == 50
+    np.testing.assert_allclose(found.demand_amount * found.demand_times, both.demand_amount)
