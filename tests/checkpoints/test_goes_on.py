@@ -109,6 +109,13 @@ def test_what_is_in_flight_is_applied_and_schedules_go_on(after: str, tmp_path: 
     assert difference(found, late_then_in_lockstep(cycled(), 0, 4, 7)) > 1e-4
 
 
+def test_what_is_in_flight_stays_so_under_a_plan_as_late(tmp_path: Path) -> None:
+    """In the order in which it was computed, whatever the buckets."""
+    saved = saved_by(cycled(), "pipe_sgd(staleness=2)", 3, 4, tmp_path)
+    found, _ = trained(cycled(), "pipe_sgd(staleness=2,bucket_bytes=200)", 3, 7, saved=saved)
+    assert difference(found, late_then_in_lockstep(cycled(), 2, 7, 7)) <= TOLERANCE
+
+
 def test_momentum_is_the_mean_of_those_who_stepped_alone(tmp_path: Path) -> None:
     """DP-26: three workers after a period have the same weights and three momenta; who goes on alone takes their
     mean."""
