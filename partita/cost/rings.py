@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import pairwise
+
+import numpy as np
 
 from partita.program.instruction import Collective, Kind
 from partita.program.program import Program
@@ -21,8 +22,10 @@ def bytes_sent(kind: Kind, elements: int, item: int, ranks: int, edges: Sequence
     """
     left = {Kind.REDUCE_SCATTER: (0,), Kind.ALL_GATHER: (1,)}.get(kind, (1, 2))
     own = edges if len(left) == 1 else ()
-    parts = [b - a for a, b in pairwise(own or even_edges(elements, ranks))]
-    return [item * sum(elements - parts[(i + k) % ranks] for k in left) for i in range(ranks)]
+    parts = np.diff(np.array(own or even_edges(elements, ranks), np.int64))
+    others = np.array([elements - np.roll(parts, -k) for k in left])
+    sent: list[Bytes] = (item * others.sum(0)).tolist()
+    return sent
 
 
 def collective_bytes(program: Program, act: Collective, ranks: int) -> list[Bytes]:
