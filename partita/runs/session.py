@@ -125,8 +125,8 @@ class Session:
     @contextmanager
     def together(self, all_of_them: bool = True) -> Iterator[None]:
         """A context in which ranks work, or are idle if a plan does not use them; all leave it together, or each once
-        rank 0 does. Waiting has no limit, since work may take any time; a rank that dies is found by whoever
-        launched it."""
+        rank 0 does. Waiting has no limit, since work may take any time; a rank that dies is found as `wait_for`
+        says."""
         key, self._meetings = f"meeting/{self._meetings}", self._meetings + 1
         try:
             yield

@@ -26,6 +26,7 @@ from partita.runtime.device import GLOO, backend_of, device_of
 from partita.task import Task
 from partita.telling import Tell, quiet
 from partita.transport.messages import gather, spread
+from partita.transport.signs import signs_of_life
 
 INTERFACE: Final = "GLOO_SOCKET_IFNAME"
 LOOP: Final = "lo"
@@ -102,6 +103,7 @@ def train_rank(task: Task, asked: Training, rank: int, world: int) -> RunResult 
         talk_over(cluster, note if rank == 0 else quiet)
         join_world(rank, world, timeout, backend, note=note)
     with ExitStack() as stack:
+        stack.enter_context(signs_of_life(rank, world))
         start: SavedCheckpoint | Finished | None = None
         word = {"error": "", "resume": "", "finished": False}
         facts = gather(dict(facts_of(graph, plan, cluster, seed=seed, steps=steps)), rank, world)

@@ -15,5 +15,6 @@ watchers      threads that wait for one message after the other
 loops         gloo's threads, which put off nobody who runs
 flows         what the kernel says of connections: whether bytes still move
 messages      plain data between rank 0 and the others
+signs         signs of life of ranks that nobody watches
 store         the store at which ranks meet
 """

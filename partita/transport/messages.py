@@ -1,7 +1,7 @@
 """Plain data between rank 0 and the others, as JSON in byte tensors: nothing is unpickled.
 
 Ranks meet before they speak, and have as long as they like to get there: one may write a large file meanwhile. A rank
-that dies is found by whoever launched it.
+that dies is found by whoever launched it or, where nobody watches, by its silence (`signs`).
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import torch
 import torch.distributed as dist
 
 from partita.errors import RunError, first_line
+from partita.transport.signs import Watch
 from partita.units import Seconds
 
 STORE: Final = "the store at which ranks meet, which rank 0 keeps or torchrun does,"
@@ -31,16 +32,18 @@ def come(meeting: str, rank: int, word: str = "") -> None:
 
 def wait_for(meeting: str, ranks: Iterable[int], limit: Seconds = inf) -> list[str]:
     """Wait until these ranks have come to it; their words, none if `limit` seconds have passed before. Other threads
-    can use the store meanwhile. Raises RunError once the store is gone."""
+    can use the store meanwhile. Raises RunError once the store is gone, or a rank that is waited for is silent."""
     store: Any = dist.distributed_c10d._get_default_store()
-    keys, pause, end = [f"{meeting}/{rank}" for rank in ranks], POLL_INTERVALS[0], time.monotonic() + limit
+    keys, pause, end = {rank: f"{meeting}/{rank}" for rank in ranks}, POLL_INTERVALS[0], time.monotonic() + limit
+    watch = Watch(store)
     with _reaching(STORE):
-        while not store.check(keys):
+        while not store.check([*keys.values()]):
             if time.monotonic() > end:
                 return []
+            watch.look(rank for rank, key in keys.items() if not store.check([key]))
             time.sleep(pause)
             pause = min(2 * pause, POLL_INTERVALS[1])
-        return [store.get(key).decode() for key in keys]
+        return [store.get(key).decode() for key in keys.values()]
 
 
 def gather(body: Any, rank: int, world: int) -> list[Any]:

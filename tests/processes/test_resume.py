@@ -7,6 +7,7 @@ import os
 import random
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -312,6 +313,21 @@ def test_ranks_of_torchrun_go_on(drill: Drill, tmp_path: Path) -> None:
     assert "going on from step" in said
     assert weights(tmp_path) == drill.unbroken(plan)[0]
     assert "give --resume to go on with it" in run()[1]
+
+
+@pytest.mark.slow
+def test_ranks_that_nobody_watches_miss_one_that_dies_in_a_checkpoint(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = str(free.getsockname()[1])
+    env = os.environ | {"WORLD_SIZE": str(SIZE), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "KILL": "1:save:1"}
+    command = words("ddp", tmp_path, "--checkpoint-every", str(EVERY), "--timeout", "5")
+    started = [
+        subprocess.Popen(command, cwd=ROOT, env=env | {"RANK": str(rank)}, stderr=subprocess.PIPE, text=True)
+        for rank in range(SIZE)
+    ]
+    said = [each.communicate(timeout=120)[1] for each in started]
+    assert [each.returncode for each in started] == [3, -signal.SIGKILL, 3], said
+    assert all("rank 1 did not come to where all ranks meet" in said[rank] for rank in (0, 2))
 
 
 @pytest.mark.slow
