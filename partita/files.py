@@ -3,10 +3,12 @@ temporary ones go."""
 
 from __future__ import annotations
 
+import fcntl
 import os
+import re
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from partita.errors import OptionError
@@ -15,12 +17,15 @@ from partita.errors import OptionError
 @contextmanager
 def atomically(path: Path, *, durable: bool = False) -> Iterator[Path]:
     """A context that yields the path to write to, in the same folder. What was written there replaces `path` when the
-    block ends, and is removed when it raises.
+    block ends, and is removed when it raises. What killed writers of `path` have left there is removed first.
 
     A file that is `durable` is there after a power failure too, the old one or all of the new one; only one process may
     write it at a time, which writes over what a killed one has left. Raises OSError.
     """
+    if not durable:
+        _sweep(path)
     fresh = path.with_suffix(".part") if durable else path.with_name(f".{path.name}.{os.getpid()}")
+    handle = -1 if durable else _held(fresh)
     try:
         yield fresh
         if durable:
@@ -29,6 +34,37 @@ def atomically(path: Path, *, durable: bool = False) -> Iterator[Path]:
             fresh.replace(path)
     finally:
         fresh.unlink(missing_ok=True)
+        if handle >= 0:
+            os.close(handle)
+
+
+def _held(fresh: Path) -> int:
+    """A handle on a file that is made here, locked: as long as it is, its writer lives. Raises OSError."""
+    while True:
+        handle = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        with suppress(OSError):  # where no file can be locked, none is swept either
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        with suppress(FileNotFoundError):
+            if os.path.samestat(os.fstat(handle), fresh.lstat()):
+                return handle
+        os.close(handle)  # somebody swept it between the two
+
+
+def _sweep(path: Path) -> None:
+    """Remove what writers of `path` have left that live no more, on whichever machine: nobody holds its lock."""
+    name = re.compile(rf"\.{re.escape(path.name)}\.\d+")
+    names = list[str]()
+    with suppress(PermissionError):
+        names = os.listdir(path.parent)
+    for left in [path.with_name(each) for each in names if name.fullmatch(each)]:
+        with suppress(OSError):  # its writer lives, or it is gone by now, or somebody else's
+            handle = os.open(left, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if os.path.samestat(os.fstat(handle), left.lstat()):
+                    left.unlink()
+            finally:
+                os.close(handle)
 
 
 def place(fresh: Path, path: Path) -> None:
