@@ -144,7 +144,7 @@ def simulate(
 def train(
     context: typer.Context, task: arg.TaskSpec, cluster: arg.ClusterOption, plan: arg.PlanOption,
     steps: arg.Steps = None, epochs: arg.Epochs = None, seed: arg.Seed = 0, init: arg.Init = "", out: arg.Out = "",
-    resume: arg.Resume = False, checkpoint_every: arg.Every = 0, keep: arg.Keep = 2,
+    resume: arg.Resume = False, checkpoint_every: arg.Every = 0, keep: arg.Keep = None,
     deterministic: arg.Deterministic = False, timeout: arg.Timeout = 60.0,
     json: arg.Json = False,
 ) -> Answer:  # fmt: skip

@@ -96,7 +96,13 @@ def check_seed(seed: Any) -> None:
 def check_training(*, steps: Any, epochs: Any, seed: Any, checkpoint_every: Any, keep: Any, timeout: Any) -> None:
     """Raises OptionError for numbers by which nothing could be trained."""
     check_counts(0, steps=steps, epochs=epochs, checkpoint_every=checkpoint_every)
-    check_counts(1, keep=keep)
+    if keep is not None:
+        check_counts(1, keep=keep)
+        if not checkpoint_every:
+            raise OptionError(
+                "--keep says how many checkpoints stay, and this run writes none; give --checkpoint-every K too, or "
+                "leave --keep out"
+            )
     check_seed(seed)
     check_timeout(timeout)
     if bool(steps) == bool(epochs):

@@ -31,8 +31,8 @@ from partita.units import Seconds
 
 def train(
     task: Task | str, plan: Plan | str, cluster: Cluster | str, *, steps: int = 0, epochs: int = 0, seed: int = 0,
-    init: str | Path = "", out: str | Path = "", resume: bool = False, checkpoint_every: int = 0, keep: int = 2,
-    deterministic: bool = False, timeout: Seconds = 60.0, tell: Tell = quiet,
+    init: str | Path = "", out: str | Path = "", resume: bool = False, checkpoint_every: int = 0,
+    keep: int | None = None, deterministic: bool = False, timeout: Seconds = 60.0, tell: Tell = quiet,
 ) -> Trained | None:  # fmt: skip
     """Train by a Plan, or a plan's text, on the cluster's devices, which are processes of this machine.
 
@@ -40,9 +40,9 @@ def train(
     file returned. Under torchrun this process is one rank, and only rank 0 returns a result.
 
     With `out`, a manifest is written there before the run begins, and a checkpoint every `checkpoint_every` steps, of
-    which the newest `keep` stay; `resume` continues from the last one, bit for bit under the same plan. Without
-    checkpoints, a worker that dies is started again while the others go on, if the plan allows it. `timeout` is in
-    seconds.
+    which the newest `keep` (2, if not given) stay; `resume` continues from the last one, bit for bit under the same
+    plan. Without checkpoints, a worker that dies is started again while the others go on, if the plan allows it.
+    `timeout` is in seconds.
 
     Raises InputError; RunError for a run that failed; RunStopped if a signal has ended it.
     """
@@ -79,8 +79,8 @@ def train(
 
     _look_at_state(loaded, graph, made, note, saves=bool(checkpoint_every or resume))
     asked = Training(
-        graph, made, machines, steps, SavePolicy(place, checkpoint_every, keep), seed=seed, init=first, resume=resume,
-        keyed=deterministic, timeout=timeout, tell=tell, note=note, begin=begin, end=end,
+        graph, made, machines, steps, SavePolicy(place, checkpoint_every, keep or 2), seed=seed, init=first,
+        resume=resume, keyed=deterministic, timeout=timeout, tell=tell, note=note, begin=begin, end=end,
     )  # fmt: skip
     if (ran := train_rank(loaded, asked, *at) if ranked else train_on(loaded, asked)) is None:
         return None

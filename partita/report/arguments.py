@@ -47,7 +47,9 @@ Init = Annotated[str, typer.Option(metavar="FILE", help="weights to start from (
 Out = Annotated[str, typer.Option(metavar="DIR", help="where weights and the manifest go")]
 Resume = Annotated[bool, typer.Option("--resume", help="go on with the run in --out, or begin it if it has none")]
 Every = Annotated[int, typer.Option(min=0, metavar="K", help="write a checkpoint every K steps")]
-Keep = Annotated[int, typer.Option(min=1, metavar="N", help="how many of the newest checkpoints stay")]
+Keep = Annotated[
+    int | None, typer.Option(min=1, metavar="N", help="how many of the newest checkpoints stay (2, if not given)")
+]
 Deterministic = Annotated[bool, typer.Option("--deterministic", help="draw the same under every plan")]
 Timeout = Annotated[
     float, typer.Option(min=1, max=604800, callback=finite, help="seconds without progress before giving up")

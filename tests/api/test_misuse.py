@@ -51,6 +51,7 @@ KINDS = [
     (lambda: pt.train(TASK, "ddp", LOCAL, steps=1, seed=-1), "seed is -1; give a whole number"),
     (lambda: pt.train(TASK, "ddp", LOCAL, steps=1, seed=2**63), r"seed is 9\d+; give a whole number below 9"),
     (lambda: pt.train(TASK, "ddp", LOCAL, steps=1, keep=0), "keep is 0; give a whole number, 1 or more"),
+    (lambda: pt.train(TASK, "ddp", LOCAL, steps=1, keep=2), "--keep says how many checkpoints stay, and this"),
     (lambda: pt.train(TASK, "ddp", "local:0", steps=1), "'local:0' asks for '0' devices; give 1 to"),
     (lambda: pt.compare(TASK, "ddp", LOCAL), "the plans are of type str 'ddp'"),
     (lambda: pt.compare(TASK, ["ddp"], LOCAL, repeat=0), "repeat is 0"),

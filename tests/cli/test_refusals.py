@@ -70,7 +70,7 @@ def test_every_verb_refuses_before_it_loads_anything(wrong: dict[str, str]) -> N
         ["verify", "digits-cnn", "--plan", "dpd"],
         *(
             ["train", "digits-cnn", "--cluster", wrong["good"], "--plan", "ddp", "--steps", "5", *more]
-            for more in (["--init", "absent"], ["--resume"], ["--checkpoint-every", "2"])
+            for more in (["--init", "absent"], ["--resume"], ["--checkpoint-every", "2"], ["--keep", "2"])
         ),
         ["report", "x" * 300],
         ["recipes", "dpd"],
