@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from partita.program.timeline import Timeline
     from partita.task import Task
 
+    __version__: str
+
 __all__ = [
     "Cluster", "Graph", "Plan", "Task", "Timeline", "apply", "capture", "compare", "doctor", "errors", "fit", "probe",
     "recipes", "search", "simulate", "train", "verify",
@@ -45,6 +47,8 @@ ROOMS: Final = ("errors", "recipes")
 
 
 def __getattr__(name: str) -> Any:
+    if name == "__version__":  # as it was installed: pyproject.toml alone says it
+        return import_module("importlib.metadata").version("partita")
     if name in ROOMS:
         return import_module(f"partita.{name}")
     if name not in PLACES:

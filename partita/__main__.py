@@ -20,6 +20,7 @@ from typing import Annotated, Any
 import typer
 from typer.main import get_command
 
+import partita
 from partita.errors import OptionError
 from partita.lab.fork_client import end_fork_server, load_ahead
 from partita.report import arguments as arg
@@ -72,9 +73,7 @@ def root(
 ) -> None:
     """Without a command: the version if asked for, else the help."""
     if version:
-        from importlib.metadata import version as installed
-
-        typer.echo(f"partita {installed('partita')}")
+        typer.echo(f"partita {partita.__version__}")
         raise typer.Exit
     if context.invoked_subcommand is None:
         typer.echo(context.get_help())

@@ -4,6 +4,7 @@ import ast
 import re
 import subprocess
 import sys
+import tomllib
 from collections import Counter
 from collections.abc import Iterator
 
@@ -88,6 +89,7 @@ def test_public_names_are_what_they_say() -> None:
     assert set(partita.PLACES) | set(partita.ROOMS) == set(partita.__all__)
     assert partita.Cluster.load("local:2").size == 2
     assert partita.errors.PlanError.exit_code == 2
+    assert partita.__version__ == tomllib.loads((PACKAGE.parent / "pyproject.toml").read_text())["project"]["version"]
     with pytest.raises(AttributeError, match="has no 'nothing'"):
         _ = partita.nothing
 
