@@ -20,6 +20,7 @@ from partita.plan.check import check
 from partita.plan.plan import Plan
 from partita.recipes.budget import settled
 from partita.recipes.reading import read_text
+from partita.report.notebook import ShownSearch, shown_search
 from partita.searches.auto import auto, shortlist_of, usual
 from partita.searches.break_even import all_break_evens, codec_baseline
 from partita.searches.finals import finals, plainest
@@ -62,7 +63,7 @@ def search(
     graph: Graph, cluster: Cluster | str, *, task: Task | str = "", costs: Costs | None = None, source: str = "",
     objective: str = "time", top: int = 0, allow: str = "exact",
     steps_to_loss: StepsToLoss | StepsOfPlans | None = None, tell: Tell = quiet,
-) -> Search:  # fmt: skip
+) -> ShownSearch:  # fmt: skip
     """The best plans of a grid (`searches.space`), best first; `top` keeps so many (0: all).
 
     A formula on costs of data sheets prices every point of the grid, and the event clock ranks the best. If `costs` are
@@ -84,7 +85,7 @@ def search(
     loaded = task if costs or source == "datasheet" else timed_task(task, cluster)
     if isinstance(steps_to_loss, StepsToLoss):
         given: dict[str, Any] = {"task": loaded, "costs": costs, "top": top, "allow": allow, "tell": tell}
-        return _of_minibatches(graph, cluster, steps_to_loss, source, given)
+        return shown_search(_of_minibatches(graph, cluster, steps_to_loss, source, given), graph, cluster)
     learners = Learners()
     if steps_to_loss is not None:
         learners = learners_of(steps_to_loss, graph, cluster, allow, lambda text: plan_of(text, graph, cluster))
@@ -116,7 +117,8 @@ def search(
     sheet = f"costs are data sheets', not measured: {found.because}" if found.because else ""
     short = half_precision(found, known) if objective != "time-to-loss" else ""
     said = "\n".join(filter(None, (found.explanation, short, sheet)))
-    return replace(found, candidates=kept, search_seconds=time.perf_counter() - begun, explanation=said)
+    found = replace(found, candidates=kept, search_seconds=time.perf_counter() - begun, explanation=said)
+    return shown_search(found, graph, cluster)
 
 
 def _of_minibatches(

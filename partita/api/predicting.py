@@ -15,9 +15,8 @@ from partita.graph.graph import Graph
 from partita.lab.costing import costs_of
 from partita.lowering.lower import last_program, lower
 from partita.plan.plan import Plan
-from partita.report.notebook import Shown, shown
+from partita.report.notebook import Shown, ShownFit, shown, shown_fit
 from partita.searches.auto import usual
-from partita.searches.fit import Fit
 from partita.searches.fit import fit as fit_to
 from partita.searches.sweep import Sweep
 from partita.searches.sweep import sweep as sweep_over
@@ -49,7 +48,7 @@ def sweep(plan: Plan, costs: Costs, bandwidths: Sequence[BytesPerSecond], *, tel
     return sweep_over(plan, costs, tuple(bandwidths))
 
 
-def fit(graph: Graph, cluster: Cluster | str, plan: str | Plan = "", *, tell: Tell = quiet) -> Fit:
+def fit(graph: Graph, cluster: Cluster | str, plan: str | Plan = "", *, tell: Tell = quiet) -> ShownFit:
     """Whether a plan (without one, data parallelism over all devices) fits the devices' memory, by how much, and what
     would make it fit. Raises ClusterError where the cluster does not say how much memory there is."""
     check_graph(graph)
@@ -62,4 +61,4 @@ def fit(graph: Graph, cluster: Cluster | str, plan: str | Plan = "", *, tell: Te
             raise
         made = None
     tell("predicting memory")
-    return fit_to(graph, cluster, made)
+    return shown_fit(fit_to(graph, cluster, made), cluster)

@@ -123,6 +123,17 @@ class Graph:
     sends: tuple[tuple[str, Ref], ...] = ()
     precision: str = ""
 
+    def _repr_html_(self) -> str:
+        """For notebooks: how large it is, and how it was captured."""
+        from html import escape
+
+        words = (
+            f"{self.name}: {len(self.operators)} operators, {self.parameter_elements:,} numbers in "
+            f"{len(self.parameters)} parameters, minibatches of {self.minibatch} of {self.samples:,} samples; "
+            f"captured by {self.rung}{f', which cannot see {self.blind}' if self.blind else ''}"
+        )
+        return f"<pre>{escape(words)}</pre>"
+
     @cached_property
     def index(self) -> dict[str, int]:
         """Operator name -> its place in the order."""

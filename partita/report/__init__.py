@@ -14,7 +14,7 @@ svg            one plan's step, drawn
 steps          how many each plan took to a loss, as a search reads it
 map            plans over bandwidths, drawn
 trace          a trace for Perfetto
-notebook       a Timeline that notebooks draw
+notebook       results as notebooks show them
 record         a comparison as a file
 manifest       what a run is, written before it begins
 environment    where and how a result was made

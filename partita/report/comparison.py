@@ -60,9 +60,10 @@ class Comparison:
 
     def _repr_html_(self) -> str:
         """For notebooks: what the command line says."""
-        from partita.report.notebook import comparison_html
+        from partita.report.answers import comparison_answer
+        from partita.report.notebook import answer_html
 
-        return comparison_html(self)
+        return answer_html(comparison_answer(self))
 
 
 def row_of(text: str, run: Any, target: float | None) -> Row:

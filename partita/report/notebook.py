@@ -1,4 +1,5 @@
-"""A Timeline that notebooks can draw and terminals can print, and a comparison as notebooks show it."""
+"""A Timeline that notebooks can draw and terminals can print, and results as notebooks show them: what the command line
+says."""
 
 from __future__ import annotations
 
@@ -7,9 +8,14 @@ from html import escape
 from io import StringIO
 from typing import Final, final
 
+from partita.cluster.cluster import Cluster
+from partita.graph.graph import Graph
 from partita.program.timeline import Timeline
-from partita.report.comparison import Comparison, Row
+from partita.report.answer import Answer
+from partita.report.comparison import Row
 from partita.report.svg import timeline_svg
+from partita.searches.fit import Fit
+from partita.searches.search import Search
 from partita.units import show_bytes, show_rate, show_seconds
 
 WIDTH: Final = 160  # letters; a cell of a notebook scrolls
@@ -34,14 +40,51 @@ def shown(timeline: Timeline) -> Shown:
     return Shown(**{field.name: getattr(timeline, field.name) for field in fields(timeline)})
 
 
-def comparison_html(comparison: Comparison) -> str:
-    """The table of a comparison and the sentences below it, every name escaped; nothing from elsewhere."""
+@final
+class ShownSearch(Search):
+    """A Search with its table, which asks for the `graph` and the `cluster` that it was of."""
+
+    graph: Graph
+    cluster: Cluster
+
+    def _repr_html_(self) -> str:
+        from partita.report.answers import search_answer
+
+        return answer_html(search_answer(self, self.graph, self.cluster))
+
+
+@final
+class ShownFit(Fit):
+    """A Fit with its sentences, which name the `cluster`."""
+
+    cluster: Cluster
+
+    def _repr_html_(self) -> str:
+        from partita.report.answers import fit_answer
+
+        return answer_html(fit_answer(self, self.cluster))
+
+
+def shown_search(found: Search, graph: Graph, cluster: Cluster) -> ShownSearch:
+    """A Search with its table."""
+    made = ShownSearch(**{one.name: getattr(found, one.name) for one in fields(Search)})
+    vars(made).update(graph=graph, cluster=cluster)  # no fields: they are of how it is shown
+    return made
+
+
+def shown_fit(found: Fit, cluster: Cluster) -> ShownFit:
+    """A Fit with its sentences."""
+    made = ShownFit(**{one.name: getattr(found, one.name) for one in fields(Fit)})
+    vars(made).update(cluster=cluster)
+    return made
+
+
+def answer_html(answer: Answer) -> str:
+    """What a command says, every name escaped; nothing from elsewhere."""
     from rich.console import Console
 
-    from partita.report.answers import comparison_answer
-
     console = Console(record=True, width=WIDTH, file=StringIO())
-    for part in comparison_answer(comparison).text:
+    for part in (*answer.text, *filter(None, [answer.error])):
         console.print(part, markup=False, highlight=False)
     return console.export_html(inline_styles=True, code_format=CELL)
 

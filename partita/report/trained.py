@@ -22,3 +22,10 @@ class Trained:
     weights_path: str
     notes: tuple[str, ...] = ()
     setting: Setting = Setting()
+
+    def _repr_html_(self) -> str:
+        """For notebooks: what the command line says."""
+        from partita.report.answers import trained_answer
+        from partita.report.notebook import answer_html
+
+        return answer_html(trained_answer(self))

@@ -21,3 +21,10 @@ class Verdict:
     fp32_difference: float
     control_difference: float
     because: str = ""
+
+    def _repr_html_(self) -> str:
+        """For notebooks: what the command line says."""
+        from partita.report.answers import verdict_answer
+        from partita.report.notebook import answer_html
+
+        return answer_html(verdict_answer(self, "the plan"))
