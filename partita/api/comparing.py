@@ -124,8 +124,9 @@ def verify(
     loaded = load(task) if isinstance(task, str) else task
     try:
         found = checked(
-            loaded, lambda graph: plan_of(plan, graph, machines), machines, seed=seed, steps=steps, tell=tell
-        )
+            loaded, lambda graph: plan_of(plan, graph, machines, widened=loaded.precision != "fp64"), machines,
+            seed=seed, steps=steps, tell=tell,
+        )  # fmt: skip
     except PartitaError:
         raise
     except Exception as error:

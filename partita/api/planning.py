@@ -16,6 +16,7 @@ from partita.errors import InputError
 from partita.graph.graph import Graph
 from partita.lab.costing import Costing
 from partita.lowering.lower import lower
+from partita.lowering.precision import check_rounding
 from partita.plan.check import check
 from partita.plan.plan import Plan
 from partita.recipes.budget import settled
@@ -37,13 +38,14 @@ from partita.telling import Tell, quiet
 
 def plan_of(
     plan: str | Plan, graph: Graph, cluster: Cluster | str, *, task: Task | str = "", allow: str = "exact",
-    costs: Costs | None = None, source: str = "", tell: Tell = quiet,
+    costs: Costs | None = None, source: str = "", widened: bool = False, tell: Tell = quiet,
 ) -> Plan:  # fmt: skip
     """The Plan that a recipe call, a plan file (`*.toml`) or `auto`, the best that `search` finds, stands for.
 
     `recompute=auto` is replaced by the operators that are chosen to be recomputed. Recipes choose stages and
     collectives by `costs` (None: those of data sheets); `auto` measures costs, unless given, if this machine can stand
-    for the cluster and workers can load `task`, or as `source` 'measured' or 'datasheet' insists.
+    for the cluster and workers can load `task`, or as `source` 'measured' or 'datasheet' insists. A graph is `widened`
+    where it was captured in fp64 whatever the task's precision is.
     """
     check_plans(plan)
     check_graph(graph)
@@ -51,12 +53,11 @@ def plan_of(
     wanted = plan if isinstance(plan, Plan) else read_text(plan)
     if wanted is None:
         return search(graph, cluster, task=task, allow=allow, costs=costs, source=source, tell=tell).best
-    if isinstance(wanted, Plan):
-        check(wanted, graph, cluster)
-        return settled(wanted, graph, cluster, costs)
-    made = wanted.plan(graph, cluster, costs)
+    made = wanted if isinstance(wanted, Plan) else wanted.plan(graph, cluster, costs)
+    if not widened:
+        check_rounding(graph, made)
     check(made, graph, cluster)
-    return made
+    return settled(made, graph, cluster, costs) if isinstance(wanted, Plan) else made
 
 
 def search(

@@ -15,7 +15,7 @@ from typing import Final
 from partita.errors import LoweringError
 from partita.graph.graph import Graph
 from partita.graph.precision import TF32, shortened, wide_of
-from partita.graph.tensor import DTYPE_OF
+from partita.graph.tensor import DTYPE_OF, PRECISION_OF
 from partita.lowering.local_updates import steps_alone
 from partita.plan.memory import Memory, Precision
 from partita.plan.plan import Plan, agreement_of, waits_for_all
@@ -66,6 +66,18 @@ def check_captured(graph: Graph, plan: Plan) -> None:
             f"{plan.name} asks for precision={plan.memory.precision}, and {graph.name} could not be captured: its "
             f"step is one operator that nothing can rewrite; only the task's own precision is allowed: leave out "
             f"precision= and set Task(precision=...), one of {', '.join(PRECISIONS)}"
+        )
+
+
+def check_rounding(graph: Graph, plan: Plan) -> None:
+    """Raises LoweringError where products are to be rounded to TF32 from another dtype than fp32."""
+    wide = PRECISION_OF.get(wide_of(graph), "fp32")
+    if wide != "fp32" and any(
+        each.memory.precision is Precision.TF32 for each in (plan, *(phase.plan for phase in plan.before))
+    ):
+        raise LoweringError(
+            f"{plan.name} asks for precision=tf32, and the weights of {graph.name} are {wide}, of which nothing makes "
+            "TF32; leave out precision=, or set Task(precision='fp32')"
         )
 
 

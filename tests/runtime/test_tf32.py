@@ -7,11 +7,12 @@ from dataclasses import replace
 import pytest
 import torch
 
+import partita as pt
 from partita.cluster.cluster import Cluster
 from partita.cluster.text import shipped_device
 from partita.cost.datasheet import datasheet_costs
 from partita.cost.kernels import rate_of
-from partita.errors import ClusterError, PlanError
+from partita.errors import ClusterError, LoweringError, PlanError
 from partita.lab.costing import costs_of
 from partita.lowering.lower import last_program
 from partita.oracles.check import checked
@@ -76,6 +77,18 @@ def test_devices_without_it_are_named(part: str) -> None:
     kind = cluster.devices[0].kind
     with pytest.raises(PlanError, match=rf"computes in TF32, which {kind} of .* does not have: .*; use precision=fp32"):
         last_program(graph, call("ddp(precision=tf32)", graph, cluster), cluster)
+
+
+def test_weights_in_fp64_are_refused_and_verify_is_not() -> None:
+    """A task's own; of any other, `verify` captures the step in fp64."""
+    task = replace(perceptron(), precision="fp64")
+    with pytest.raises(
+        LoweringError, match=r"asks for precision=tf32, and the weights of .* are fp64, of which nothing"
+    ):
+        pt.simulate(capture(task), "ddp(precision=tf32)", cards(2))
+    with pytest.raises(LoweringError, match="are fp64"):
+        pt.verify(task, "ddp(precision=tf32)", cards(2), steps=1)
+    assert pt.verify(perceptron(), "ddp(precision=tf32)", cards(2), steps=1).equal
 
 
 def test_a_card_multiplies_so_within_a_segment_and_not_behind_it(monkeypatch: pytest.MonkeyPatch) -> None:
