@@ -32,7 +32,8 @@ from partita.units import Seconds
 
 NAME: Final = "manifest.json"
 FORMAT: Final = "partita checkpoint"
-SCHEMA: Final = 2
+SCHEMA: Final = 3
+BEFORE: Final = 2  # without a part of the run's file of losses, or, for a while, with one
 SHARD: Final = re.compile(r"rank-\d{1,6}\.safetensors")
 
 
@@ -149,7 +150,8 @@ def _manifest(path: Path, body: dict[str, Any]) -> Manifest:
     if body.pop("format", None) != FORMAT or type(schema := body.pop("schema", None)) is not int:
         raise InputError(f"{path} is no manifest of a checkpoint; take another --out")
     remedy = "finish that run with the version that began it, or give another --out"
-    check_schema(schema, SCHEMA, str(path), remedy)
+    if schema != BEFORE:
+        check_schema(schema, SCHEMA, str(path), remedy)
     try:
         files = tuple(File(**file) for file in body.pop("files"))
         losses = File(**body["losses"]) if body.get("losses") else None

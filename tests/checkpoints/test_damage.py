@@ -19,7 +19,7 @@ import pytest
 import torch
 
 from partita.api import training
-from partita.checkpoints import checkpoint
+from partita.checkpoints import checkpoint, manifest
 from partita.checkpoints.checkpoint import SavePolicy, begin, committed, newest, stopped_at
 from partita.checkpoints.entry import Entry, read_entry
 from partita.checkpoints.manifest import File, identity_of, read_manifest, with_files, write_manifest
@@ -450,7 +450,7 @@ def test_the_room_asked_for_is_enough_and_not_much_more(task: Task, graph: Graph
 def test_manifests_say_what_they_hold(run: Path, graph: Graph, plan: Plan) -> None:
     body = json.loads((run / "checkpoints" / "step-6" / "manifest.json").read_text())
     assert body["format"] == "partita checkpoint"
-    assert (body["schema"], body["step"], body["world"], body["torch"]) == (2, 6, 3, torch.__version__)
+    assert (body["schema"], body["step"], body["world"], body["torch"]) == (3, 6, 3, torch.__version__)
     assert "local_sgd" in body["plan"]
     assert [file["name"] for file in body["files"]] == [f"rank-{r}.safetensors" for r in range(3)]
 
@@ -468,3 +468,18 @@ def test_names_and_values_come_back() -> None:
         from_plain({"code": "print()"})
     with pytest.raises(Exception, match="keeps a function"):
         to_plain(lambda: 0, "it")
+
+
+def test_manifests_of_the_schema_before_are_read_and_of_later_ones_not(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = run / "checkpoints" / "step-6"
+    written = read_manifest(path)
+    for schema in (2, 4):
+        with monkeypatch.context() as patch:
+            patch.setattr(manifest, "SCHEMA", schema)
+            write_manifest(path, written)
+        if schema == 2:
+            assert read_manifest(path) == written
+    with pytest.raises(InputError, match="has schema 4; this version reads schema 3, so finish that run with the vers"):
+        read_manifest(path)
