@@ -54,8 +54,8 @@ def train(
     check_places(init=first, out=place, resume=resume, checkpoint_every=checkpoint_every)
     at = _place(machines, ranked)
     loaded, spec = _loaded(task, ranked)
-    if steps and not ranked:  # of ranks the first one says so to the others
-        _refuse_early(place, resume=resume, steps=steps, seed=seed, keyed=deterministic)
+    if not ranked:  # of ranks the first one says so to the others
+        _refuse_early(place, loaded, resume=resume, steps=steps, seed=seed, keyed=deterministic)
     from partita.checkpoints.checkpoint import SavePolicy
     from partita.lab.train import train_on
     from partita.runs.torchrun import train_rank
@@ -91,12 +91,12 @@ def train(
     )
 
 
-def _refuse_early(out: str, **known: Any) -> None:
-    """Raises InputError for what the manifests in `out` already refuse."""
+def _refuse_early(out: str, task: Task, **known: Any) -> None:
+    """Raises InputError for what the manifests in `out` already refuse of a task."""
     from partita.runs.directory import refuse_early
 
     if out:
-        refuse_early(out, **known)
+        refuse_early(out, task, **known)
 
 
 def _place(cluster: Cluster, ranked: bool) -> tuple[int, int]:

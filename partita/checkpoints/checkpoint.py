@@ -137,8 +137,13 @@ def newest(out: str | Path, tell: Tell) -> SavedCheckpoint | None:
             continue
         return SavedCheckpoint(path, manifest)
     if damaged:
-        raise InputError(f"{damaged}, and {out} has no other checkpoint; start anew with another --out")
+        raise none_left(damaged, out)
     return None
+
+
+def none_left(damaged: str, out: str | Path) -> InputError:
+    """For a run all of whose checkpoints are damaged, the last one as said."""
+    return InputError(f"{damaged}, and {out} has no other checkpoint; start anew with another --out")
 
 
 def sweep(out: str | Path, step: int) -> None:

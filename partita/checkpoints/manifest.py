@@ -28,6 +28,8 @@ from partita.plan.rule import ruled
 from partita.plan.text import write_plan
 from partita.program.instruction import Mix, Update
 from partita.program.program import Program
+from partita.task import Task
+from partita.tracing.prepare import checked_model
 from partita.units import Seconds
 
 NAME: Final = "manifest.json"
@@ -88,6 +90,16 @@ def identity_of(graph: Graph, seed: int, update: Rules) -> Identity:
     return Identity(
         layout, ruled(graph, update).optimizer.name, signature, seed, graph.minibatch, graph.samples
     )  # fmt: skip
+
+
+def foreseen(task: Task, seed: int, theirs: Identity) -> Identity:
+    """The identity of a run of the task, before its step is captured: of `theirs` what that alone would tell."""
+    with torch.random.fork_rng(devices=[]):
+        model = checked_model(task)
+    named = (*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False))
+    shapes = {name: str(list(tensor.shape)) for name, tensor in named}
+    layout = {name: f"{text.partition('[')[0]}{shapes[name]}" for name, text in theirs.layout.items() if name in shapes}
+    return replace(theirs, seed=seed, batch=task.batch_size, samples=len(task.data), layout=layout)
 
 
 def written(
@@ -172,8 +184,8 @@ def unreadable(path: Path, error: OSError) -> InputError:
     return InputError(f"{path} cannot be read ({error.strerror}); make it readable, or give another --out")
 
 
-def check_files(directory: Path, manifest: Manifest) -> None:
-    """Raises DamagedCheckpoint naming the first file that is missing, cut or changed; InputError for a symlink."""
+def check_sizes(directory: Path, manifest: Manifest) -> None:
+    """Raises DamagedCheckpoint naming the first file that is missing or cut; InputError for a symlink."""
     for file in manifest.files:
         path = directory / file.name
         _plain_file(path)
@@ -181,6 +193,13 @@ def check_files(directory: Path, manifest: Manifest) -> None:
             raise DamagedCheckpoint(f"{path} is missing")
         if (size := path.stat().st_size) != file.size:
             raise DamagedCheckpoint(f"{path} holds {size} bytes and was written with {file.size}")
+
+
+def check_files(directory: Path, manifest: Manifest) -> None:
+    """As `check_sizes`; raises DamagedCheckpoint also for the first file that is changed."""
+    check_sizes(directory, manifest)
+    for file in manifest.files:
+        path = directory / file.name
         try:
             digest = sha256_of(path)
         except OSError as error:

@@ -16,15 +16,31 @@ import os
 import resource
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
 import torch
 
-from partita.checkpoints.checkpoint import SavedCheckpoint, SavePolicy, committed, newest, require_space, sweep
+from partita.checkpoints.checkpoint import (
+    SavedCheckpoint,
+    SavePolicy,
+    committed,
+    newest,
+    none_left,
+    require_space,
+    sweep,
+)
 from partita.checkpoints.holding import copies_of, keepers_of, workers_of
-from partita.checkpoints.manifest import DamagedCheckpoint, Identity, Manifest, differences, read_manifest
+from partita.checkpoints.manifest import (
+    DamagedCheckpoint,
+    Identity,
+    Manifest,
+    check_sizes,
+    differences,
+    foreseen,
+    read_manifest,
+)
 from partita.checkpoints.shard import HEADER
 from partita.errors import InputError, OptionError, check_schema, first_line
 from partita.files import atomically
@@ -38,6 +54,7 @@ from partita.program.timeline import Breakdown, Timeline
 from partita.runs.result import RunResult
 from partita.runs.training import Training
 from partita.runtime.alike import alike
+from partita.task import Task
 from partita.units import Bytes, show_bytes
 
 RESULT: Final = "result.json"
@@ -169,24 +186,29 @@ def check_unused(out: str) -> None:
         raise OptionError(f"{out} holds a finished run; give another --out, or remove it")
 
 
-def refuse_early(out: str, *, resume: bool, steps: int, seed: int, keyed: bool) -> None:
-    """Raises InputError for a run that `place_to_start` will refuse, as far as the manifests in `out` tell without the
-    captured step, which takes seconds to make."""
+def refuse_early(out: str, task: Task, *, resume: bool, steps: int, seed: int, keyed: bool) -> None:
+    """Raises InputError for a run that `place_to_start` will refuse, as far as the manifests in `out` and the task tell
+    without the captured step, which takes seconds to minutes to make; `steps` 0: not known yet."""
     if not Path(out).is_dir() or not any(Path(out).iterdir()):
         return
     with claimed(out):
         if not resume:
             check_unused(out)
-        found = list[SavedCheckpoint]()
+        found, damaged = list[SavedCheckpoint](), ""
         for path in committed(out) if resume else ():
-            with suppress(DamagedCheckpoint):  # of which the run itself tells, and goes on from an older one
-                found.append(SavedCheckpoint(path, read_manifest(path)))
+            try:
+                check_sizes(path, manifest := read_manifest(path))
+                found.append(SavedCheckpoint(path, manifest))
+            except DamagedCheckpoint as why:  # of which the run itself tells, and goes on from an older one
+                damaged = str(why)
+        if damaged and not found:
+            raise none_left(damaged, out)
         for each in found[:1]:
             theirs = each.manifest.identity
-            for difference in (*differences(replace(theirs, seed=seed), theirs), *_draws(keyed, each.manifest)):
+            for difference in (*differences(foreseen(task, seed, theirs), theirs), *_draws(keyed, each.manifest)):
                 raise _other(each, difference)
         finished = read_result(out) if found else None
-        if finished is None or finished.steps != steps:
+        if steps and (finished is None or finished.steps != steps):
             for each in found[-1:]:  # a newer one may turn out to be damaged
                 _check_steps(each, steps)
 

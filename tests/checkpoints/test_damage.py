@@ -38,6 +38,7 @@ from partita.runs.result import RunResult
 from partita.runs.training import Training
 from partita.runs.weights import save_weights
 from partita.task import Task
+from partita.zoo.tasks import built_in
 from tests.captures import capture
 from tests.small import cluster_of
 
@@ -229,7 +230,7 @@ def test_a_checkpoint_of_another_model_is_refused_with_five_keys(run: Path, grap
 
 
 def test_what_manifests_tell_is_refused_before_the_step_is_captured(
-    run: Path, plan: Plan, monkeypatch: pytest.MonkeyPatch
+    run: Path, task: Task, plan: Plan, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And what may be right is captured; another run's directory stays its own."""
 
@@ -241,7 +242,24 @@ def test_what_manifests_tell_is_refused_before_the_step_is_captured(
 
     monkeypatch.setattr(training, "graph_of", captured)
     order: dict[str, Any] = {"out": str(run), "steps": 9, "resume": True}
-    task = "digits-cnn"
+    mine = {"task": task}
+    monkeypatch.setattr(training, "load", lambda _: mine["task"])
+    monkeypatch.setattr(training, "spec_of", lambda _: "task")
+
+    def train(**change: Any) -> None:
+        training.train("task", plan, "local:3", **order | change)
+
+    for other, said in (
+        (built_in("digits-cnn"), r"is of another model: \d+ keys differ, such as"),
+        (replace(task, batch_size=task.batch_size // 2), "was written with a minibatch of"),
+        (replace(task, data=[task.data[i] for i in range(task.batch_size)]), "was written with data of length"),
+    ):
+        mine["task"] = other
+        with pytest.raises(OptionError, match=said):
+            train()
+        with pytest.raises(OptionError, match=said):
+            train(steps=0, epochs=9)
+    mine["task"] = task
     for change, said in (
         ({"resume": False}, "holds checkpoints of a run; give --resume"),
         ({"seed": 3}, "with --seed 0, and this run has 3"),
@@ -249,13 +267,19 @@ def test_what_manifests_tell_is_refused_before_the_step_is_captured(
         ({"steps": 3}, f"the run in {run} is at step 4 already, and --steps is 3"),
     ):
         with pytest.raises(OptionError, match=said):
-            training.train(task, plan, "local:3", **order | change)
+            train(**change)
     (run / "empty").mkdir()
     for change in ({}, {"steps": 5}, {"out": str(run / "new")}, {"out": str(run / "empty")}):
         with pytest.raises(Captured):
-            training.train(task, plan, "local:3", **order | change)
+            train(**change)
     with claimed(str(run)), pytest.raises(OptionError, match="another run"):
-        training.train(task, plan, "local:3", **order)
+        train()
+    (run / "checkpoints" / "step-6" / "rank-1.safetensors").unlink()
+    with pytest.raises(Captured):
+        train()
+    (run / "checkpoints" / "step-4" / "rank-1.safetensors").unlink()
+    with pytest.raises(InputError, match=r"is missing, and .* has no other checkpoint; start anew"):
+        train()
 
 
 def test_where_a_run_starts(run: Path, graph: Graph, plan: Plan, tmp_path: Path) -> None:
