@@ -141,7 +141,8 @@ class Costs:
         costs what `x` does."""
         known = batch, precision, compiled
         if known not in self._batches:
-            kinds = kinds_of(step := shortened(self.graph, precision) if precision else self.graph)
+            own = precision in ("", self.graph.precision)  # a step that was rewritten before is priced as it is
+            kinds = kinds_of(step := self.graph if own else shortened(self.graph, precision))
             keys = [signature(operator, graph) for operator, graph in kinds.at(batch)]
             parts = parts_of(step) if compiled else (None,) * len(step.operators)
             each = zip(step.operators, kinds.number, parts, strict=True)

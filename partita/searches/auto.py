@@ -19,8 +19,9 @@ from partita.cost.launching import slower
 from partita.errors import InputError
 from partita.graph.gc_pause import without_gc
 from partita.graph.graph import Graph
-from partita.graph.precision import TF32, shortened
+from partita.graph.precision import shortened
 from partita.lowering.lower import check_lowered
+from partita.lowering.precision import FORMATS
 from partita.plan.memory import Precision
 from partita.plan.plan import Plan
 from partita.recipes.catalogue import RECIPES, call
@@ -45,7 +46,7 @@ from partita.wire.codec import SPECS
 
 SLACK: Final = 0.15  # by which the formula may overrate a peak
 UNDERRATED: Final = (0.02, 0.15)  # by which it underrates a step, and may at the most: none is as fast as it says
-IN_TF32: Final = 4  # points of few devices, the best ones, that are looked at in TF32 too
+ROUNDED: Final = 4  # points of few devices, the best ones, that are looked at in TF32 and bf16 too
 OTHER_RECIPES: Final = ("ps_sync", "pipe_sgd", "local_sgd")  # what the grid has no column for
 # What joins them where `allow` lets it through: recipes as they are, and codecs of gradients that are all-reduced. Not
 # what takes the steps of another one in the end (post_local_sgd those of local_sgd, eamsgd of easgd), nor parallel_sgd,
@@ -87,6 +88,12 @@ class Shortlist:
     measured: Costs | None = None
 
 
+def _formats(graph: Graph, cluster: Cluster, objective: str) -> tuple[Precision, ...]:
+    """What points may be rounded to. No bound of memory is known of values in bf16."""
+    found = quicker(graph, cluster)
+    return tuple(each for each in found if objective != "memory" or each is Precision.TF32)
+
+
 @without_gc()
 def shortlist_of(
     graph: Graph, cluster: Cluster, *, objective: str = "time", allow: str = "exact", tight: bool = False,
@@ -95,7 +102,7 @@ def shortlist_of(
     """The best points of the whole grid by formula, on data-sheet costs, calibrated where some are `measured`: 16 on
     few devices, where the clock is quick, otherwise 2; on few devices also one device, the `usual` plan and the recipes
     that the grid has no column for. Where plans may be lossy, also the best point of each codec, on many devices of two
-    codecs, and where TF32 is far quicker, the best points in it.
+    codecs, and where TF32 or bf16 are far quicker, the best points in these.
 
     With `tight`, instead: the best point that may use all of the memory by formula, the best that may use only so much
     of it (SHARES), and so on down to the smallest point.
@@ -124,8 +131,11 @@ def shortlist_of(
         others = ("single", usual(graph), *other_recipes(allow, least_bucket(trained))) if few else ()
         if "lossy" in ALLOWED[allow]:
             others = (*others, *coded(found, costs, capacity, len(SPECS) if few else 2))
-            some = kept[: IN_TF32 if few else 1] if Precision.TF32 in quicker(graph, cluster) else ()
-            others = (*others, *(rounded(space.call(i), Precision.TF32) for i in some))
+            some = kept[: ROUNDED if few else 1]
+            others = (
+                *others,
+                *(rounded(space.call(i), each) for each in _formats(graph, cluster, objective) for i in some),
+            )
     plans, seconds, memory, refused = [], [], [], list(space.refused)
     chosen = [(space.call(i), float(found.seconds[i]), float(found.memory[i])) for i in kept]
     names = {text for text, _, _ in chosen}
@@ -239,8 +249,8 @@ def auto(
     bound, space = rest.bound, len(estimates.space)
     if "lossy" in ALLOWED[allow] and objective != "time-to-loss":
         bound, space = min(bound, lower_bound_of(estimates.space, bounds)), space + coded_points(estimates.space)
-        if Precision.TF32 in quicker(graph, cluster):
-            quick = LowerBounds(shortened(graph, TF32), cluster, shortlist.measured)
+        for each in _formats(graph, cluster, objective):
+            quick = LowerBounds(shortened(graph, FORMATS[each]), cluster, shortlist.measured)
             bound, space = min(bound, float(quick.steps.computing(estimates.space).min())), space + len(estimates.space)
     search = ranked(graph, rest.costs, every, (*shortlist.refused, *refused), objective, bound, by_formula)
     return replace(

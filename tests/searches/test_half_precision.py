@@ -43,18 +43,24 @@ def test_the_best_plan_is_simulated_in_bf16_where_devices_are_far_quicker_in_it(
     assert said(cluster).startswith(f"{words}{show_seconds(took)} a step, not ")
 
 
-def test_tf32_is_told_beside_it_and_is_a_choice_where_plans_may_be_lossy() -> None:
-    graph, cluster = deep(8), cards(16, tf32=8)
+@pytest.mark.parametrize(("short", "tf32", "best"), [(16, 8, "bf16"), (2, 8, "tf32"), (16, 0, "bf16")])
+def test_both_are_choices_where_plans_may_be_lossy(short: float, tf32: float, best: str) -> None:
+    graph, cluster = deep(8), cards(short, tf32=tf32)
     exact, lossy = (search(graph, cluster, source="datasheet", allow=each) for each in ("exact", "lossy"))
-    text = half_precision.rounded(exact.best.name, Precision.TF32)
     (line,) = (line for line in exact.explanation.splitlines() if "bf16" in line)
+    text = half_precision.rounded(exact.best.name, Precision.TF32 if tf32 else Precision.BF16)
     assert line.startswith(f"computed in fp32 as the task is; {text}, which is lossy, would take ")
-    best = lossy.candidates[0]
-    assert best.plan.memory.precision is Precision.TF32
-    assert best.semantics == "lossy"
-    assert lossy.lower_bound <= best.timeline.step_seconds < exact.candidates[0].timeline.step_seconds
+    first = lossy.candidates[0]
+    assert (first.plan.memory.precision, first.semantics) == (best, "lossy")
+    assert {one.plan.memory.precision for one in lossy.candidates} >= {Precision.BF16, *(["tf32"] if tf32 else [])}
+    assert lossy.lower_bound <= first.timeline.step_seconds < exact.candidates[0].timeline.step_seconds
     assert lossy.space > exact.space
-    slow = search(graph, cards(16, tf32=1.5), source="datasheet", allow="lossy")
+    least = search(graph, cluster, source="datasheet", allow="lossy", objective="memory")
+    assert all(one.plan.memory.precision is not Precision.BF16 for one in least.candidates)
+
+
+def test_neither_is_a_choice_where_it_is_hardly_quicker() -> None:
+    slow = search(deep(8), cards(1.5, tf32=1.5), source="datasheet", allow="lossy")
     assert all(one.plan.memory.precision is Precision.TASK for one in slow.candidates)
 
 
