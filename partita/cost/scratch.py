@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from enum import StrEnum
 from math import prod
 from typing import Final
@@ -67,7 +68,7 @@ def scratch_bytes(graph: Graph, bucket: Bucket, on: Processor, joined: bool = Tr
 def working_bytes(graph: Graph, operator: Operator, batch: int, on: Processor = Processor.WIDE) -> Bytes:
     """Bytes that an operator takes on a processor beyond what it makes, for `batch` samples; none on a card.
 
-    Convolutions: `convolution_bytes`. oneDNN's LSTM layer: `recurrent_bytes`; a GRU's: `stepwise_bytes`.
+    Convolutions: `convolution_bytes`. Recurrent layers: `layer_bytes`.
     Attention that drops weights: `blockwise_bytes`. Norms of short rows: these, and what is made of them, in fp32.
     """
     if on is Processor.CARD:
@@ -75,9 +76,7 @@ def working_bytes(graph: Graph, operator: Operator, batch: int, on: Processor = 
     if operator.target in SCORES:
         return blockwise_bytes(graph, operator, batch)
     if operator.target.startswith((LSTM, GRU)):
-        value, _, w_hidden = (graph.tensor(ref).at(batch) for ref in operator.arguments[:3] if isinstance(ref, Ref))
-        found = recurrent_bytes if operator.target.startswith(LSTM) else stepwise_bytes
-        return found(value, w_hidden, backward="_backward" in operator.target)
+        return layer_bytes(graph, operator, batch, on)
     if operator.target in WIDENED:
         return widened_bytes(graph, operator, batch)
     if operator.target.startswith(CONVOLUTIONS):
@@ -85,18 +84,34 @@ def working_bytes(graph: Graph, operator: Operator, batch: int, on: Processor = 
     return 0
 
 
+def layer_bytes(graph: Graph, operator: Operator, batch: int, on: Processor) -> Bytes:
+    """oneDNN's LSTM layer: `recurrent_bytes`; a GRU's: `stepwise_bytes`. Of a short dtype that no kernel takes, all
+    that it reads and makes in fp32, of which the latter is rounded when these are free again."""
+    value, _, w_hidden = (graph.tensor(ref).at(batch) for ref in operator.arguments[:3] if isinstance(ref, Ref))
+    lstm, backward, wide = operator.target.startswith(LSTM), "_backward" in operator.target, ITEMSIZE[ACCUMULATED]
+    found, item = recurrent_bytes if lstm else stepwise_bytes, ITEMSIZE[value.dtype]
+    if item >= wide or (lstm and value.dtype == "bfloat16" and on is Processor.WIDE):
+        return found(value, w_hidden, backward=backward)
+    inside = found(replace(value, dtype=ACCUMULATED), w_hidden, backward=backward)
+    read = sum(tensor.elements(batch) for tensor in map(graph.tensor, operator.reads()) if tensor.dtype == value.dtype)
+    made = sum(each.elements(batch) for each in operator.outputs if each and each.dtype == value.dtype)
+    return wide * (read + made) + max(inside - item * made, 0)
+
+
 def recurrent_bytes(value: Tensor, w_hidden: Tensor, *, backward: bool) -> Bytes:
-    """Bytes that oneDNN's LSTM layer (torch 2.13, fp32, x86) takes on `value` (T, B, I), beside what it makes: both
-    weights the other way round, the gates of all steps, and in backward the gradients of those weights whose rows it
-    widens."""
-    if value.dtype != "float32":
+    """Bytes that oneDNN's LSTM layer (torch 2.13, fp32 and bf16, x86) takes on `value` (T, B, I), beside what it makes:
+    both weights the other way round, the gates of all steps, and in backward the gradients of those weights whose rows
+    it widens. In bf16 gates are in the workspace, and backward makes all gradients in fp32 before they are rounded."""
+    item, wide = ITEMSIZE[value.dtype], ITEMSIZE[ACCUMULATED]
+    if item > wide:
         return 0
     steps, samples, inputs = map(int, value.shape)  # type: ignore[arg-type]
     gates, hidden = map(int, w_hidden.shape)  # type: ignore[arg-type]
     widened = sum(gates * row_stride(columns) for columns in (inputs, hidden) if row_stride(columns) != columns)
-    return ITEMSIZE[value.dtype] * (
-        (inputs + hidden + steps * samples) * row_stride(gates) + (widened if backward else 0)
-    )
+    if item == wide:
+        return wide * ((inputs + hidden + steps * samples) * row_stride(gates) + (widened if backward else 0))
+    made = steps * samples * inputs + gates * (inputs + hidden + 2) + 2 * samples * hidden
+    return wide * (made + widened) if backward else item * (inputs + hidden) * row_stride(gates)
 
 
 def stepwise_bytes(value: Tensor, w_hidden: Tensor, *, backward: bool) -> Bytes:

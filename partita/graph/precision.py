@@ -2,7 +2,8 @@
 
 parameters   short, copies of masters that the optimizer keeps wide          buffers, samples   wide
 contractions in the short dtype                                              x ~w> (mm) ~~~~    ~ short, - wide
-softmax, recurrent layers inside in the wide one, results rounded            -(softmax)-~
+recurrent layers too, whose sums a processor without such a kernel widens    ~(lstm_layer)~
+softmax inside in the wide one, results rounded                              -(softmax)-~
 norms of rows of what is short, which kernels sum up in fp32                 ~(layer_norm)~
 BatchNorm takes activations as they come, weights and statistics wide        ~(batch_norm)~
 losses, powers, exponentials, sums of forward in the wide one                ~(log_softmax)---(nll_loss)---
@@ -33,16 +34,17 @@ CAST: Final = "aten._to_copy.default"
 CONTRACTIONS: Final = frozenset((
     "mm", "bmm", "addmm", "baddbmm", "addbmm", "addmv", "mv", "dot", "linear", "convolution", "convolution_backward",
 ))  # fmt: skip
+RECURRENT: Final = frozenset(("lstm_layer", "gru_layer", "lstm_layer_backward", "gru_layer_backward"))
 ATTENTION: Final = "_scaled_dot_product"
 ROWS: Final = "native_layer_norm"
 INSIDE: Final = frozenset((
     ROWS, "_fused_rms_norm", "native_group_norm", "native_batch_norm", "_native_batch_norm_legit_functional",
-    "_native_batch_norm_legit", "_softmax", "lstm_layer", "gru_layer",
+    "_native_batch_norm_legit", "_softmax",
 ))  # fmt: skip
 WIDE: Final = frozenset((
     f"{ROWS}_backward", "_fused_rms_norm_backward", "native_group_norm_backward", "native_batch_norm_backward",
-    "lstm_layer_backward", "gru_layer_backward", "_softmax_backward_data", "_log_softmax",
-    "_log_softmax_backward_data", "nll_loss_forward", "nll_loss_backward", "nll_loss2d_forward",
+    "_softmax_backward_data", "_log_softmax", "_log_softmax_backward_data",
+    "nll_loss_forward", "nll_loss_backward", "nll_loss2d_forward",
     "nll_loss2d_backward", "mse_loss", "mse_loss_backward", "smooth_l1_loss", "smooth_l1_loss_backward",
     "huber_loss", "huber_loss_backward", "binary_cross_entropy", "binary_cross_entropy_backward",
     "binary_cross_entropy_with_logits", "soft_margin_loss", "exp", "expm1", "log", "log10", "log1p", "log2", "pow",
@@ -77,7 +79,7 @@ def dtype_rule(target: str, backward: bool, wide: str) -> str:
     name = target.split(".")[1].removesuffix("_")
     if name in CHANNELWISE and wide == ACCUMULATED:
         return "channels"
-    if name in CONTRACTIONS or name.startswith(ATTENTION):
+    if name in CONTRACTIONS or name in RECURRENT or name.startswith(ATTENTION):
         return "short"
     if name in INSIDE:
         return "inside"

@@ -2,7 +2,8 @@
 
 Importing this file registers them with torch. An LSTM on CPU in fp32, and in bf16 where it can, runs oneDNN's layer,
 both on CUDA cuDNN's, as eager does; anything else runs the recurrence step by step (LSTM: Hochreiter & Schmidhuber,
-1997; GRU: Cho et al., 2014, in torch's form; gates in torch's order).
+1997; GRU: Cho et al., 2014, in torch's form; gates in torch's order). Where a processor has no kernel for a short
+dtype, both run in fp32 inside, and what they make but the workspace is rounded.
 
     layer(value (T, B, I), w_in, w_hidden, b_in, b_hidden, states (B, H) each, reverse)
         -> output (T, B, H), last states, workspace bytes
@@ -24,6 +25,7 @@ from partita.cost.scratch import row_stride
 LSTM: Final = 2
 CUDNN: Final = {"lstm": 2, "gru": 3}  # the modes of cuDNN's layers, whose gates are in torch's order
 LEAVES: Final = 5  # value, two weights, two biases
+SHORT: Final = (torch.bfloat16, torch.float16)
 
 
 @dataclass(frozen=True)
@@ -88,6 +90,16 @@ def _cudnn(cell: Cell, value: Tensor) -> bool:
     return value.device.type == "cuda" and known and cell.name in CUDNN and torch._C._has_cudnn
 
 
+def _widens(cell: Cell, value: Tensor) -> bool:
+    """Whether a layer runs in fp32 inside."""
+    return value.device.type == "cpu" and value.dtype in SHORT and not _onednn(cell, value)
+
+
+def _wide(tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    """The floats among them in fp32; a workspace as it is."""
+    return tuple(t.float() if t.is_floating_point() else t for t in tensors)
+
+
 def _turned(value: Tensor, reverse: bool) -> Tensor:
     """In the order in which cuDNN's one direction goes."""
     return value.flip(0) if reverse else value
@@ -127,6 +139,9 @@ def _forward(cell: Cell, *tensors: Tensor, reverse: bool) -> tuple[Tensor, ...]:
     value, w_in, w_hidden, b_in, b_hidden, *states = tensors
     if _cudnn(cell, value):
         return _cudnn_forward(cell, *tensors, reverse=reverse)
+    if _widens(cell, value):
+        *found, space = _forward(cell, *_wide(tensors), reverse=reverse)
+        return *(each.to(value.dtype) for each in found), space
     if _onednn(cell, value):
         with torch.enable_grad():  # without it the workspace is left out
             made: tuple[Tensor, ...] = torch.ops.aten.mkldnn_rnn_layer(
@@ -155,8 +170,9 @@ def _forward_shapes(cell: Cell, *tensors: Tensor, reverse: bool) -> tuple[Tensor
     """As `_forward`; oneDNN's workspace has some kB more, up to a page for each of its parts."""
     value, _, w_hidden, _, _, *states = tensors
     steps, batch, size = value.shape[0], value.shape[1], w_hidden.shape[1]
-    kept = steps * size * cell.kept * value.element_size()
-    each = workspace(steps, value.shape[2], size) if _onednn(cell, value) else kept
+    inside = value.float() if _widens(cell, value) else value
+    kept = steps * size * cell.kept * inside.element_size()
+    each = workspace(steps, value.shape[2], size) if _onednn(cell, inside) else kept
     return (
         value.new_empty(steps, batch, size),
         *(torch.empty_like(s) for s in states),
@@ -169,13 +185,16 @@ def _backward(cell: Cell, *tensors: Tensor, reverse: bool) -> tuple[Tensor, ...]
     value, w_in, w_hidden, b_in, b_hidden, *first = tensors[:read]
     out, space, d_out = tensors[read], tensors[read + 1 + cell.states], tensors[read + 2 + cell.states]
     last, d_states = tensors[read + 1 : read + 1 + cell.states], list(tensors[-cell.states :])
+    if _widens(cell, value):
+        return tuple(each.to(value.dtype) for each in _backward(cell, *_wide(tensors), reverse=reverse))
     if _onednn(cell, value):
         got = torch.ops.aten.mkldnn_rnn_layer_backward(
             value.contiguous(), w_in, w_hidden, b_in, b_hidden, *(s.contiguous() for s in first), out, *last,
             d_out.contiguous(), *(d.contiguous() for d in d_states), reverse, LSTM, w_hidden.shape[1], 1, True, True,
             False, [], False, space,
         )  # fmt: skip
-        return got[0], got[1], got[2], got[3], got[4].clone(), got[5], got[6]
+        made = got[0], got[1], got[2], got[3], got[4].clone(), got[5], got[6]
+        return tuple(each.to(value.dtype) for each in made)  # of bf16 it makes fp32
     if _cudnn(cell, value):
         return _cudnn_backward(cell, tensors[:read], out, space, d_out, d_states, reverse)
     size, steps = w_hidden.shape[1], range(len(value))

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch.nn import LSTM, Conv2d, Flatten, Linear, MaxPool2d, Sequential
+from torch.nn import GRU, LSTM, Conv2d, Flatten, Linear, MaxPool2d, Sequential
 
 from partita.cost.convolutions import CONVOLUTIONS, unfolded_bytes
 from partita.cost.scratch import SCORES, WIDENED, Processor, scratch_bytes, working_bytes
@@ -41,9 +41,9 @@ def filled(graph: Graph, argument: Any) -> Any:
     if not isinstance(argument, Ref):
         return argument
     tensor = graph.tensor(argument)
-    if not tensor.dtype.startswith("float"):
+    if "float" not in tensor.dtype:
         return torch.zeros(tensor.size() * 2, dtype=torch.uint8).view(getattr(torch, tensor.dtype))
-    return torch.randn(tensor.shape)  # type: ignore[arg-type]
+    return torch.randn(tensor.shape).to(getattr(torch, tensor.dtype))  # type: ignore[arg-type]
 
 
 def test_convolutions_take_blocked_copies() -> None:
@@ -118,9 +118,9 @@ def test_attention_that_drops_weights_takes_its_blocks(length: int, hides: str, 
 class Recurrent(torch.nn.Module):
     """Two layers, one of which is narrower than what it reads; rows of 256 elements and of fewer."""
 
-    def __init__(self) -> None:
+    def __init__(self, kind: type[LSTM] | type[GRU] = LSTM) -> None:
         super().__init__()
-        self.first, self.second = LSTM(72, 256), LSTM(256, 40)
+        self.first, self.second = kind(72, 256), kind(256, 40)
         self.head = Linear(40, 10)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -141,6 +141,36 @@ def test_an_lstm_takes_its_weights_and_gates_once_more() -> None:
             assert said is None or made.nbytes == pytest.approx(said.size(), rel=0.01, abs=3 * PAGE)
 
 
+@pytest.mark.skipif(processor_here() is not Processor.WIDE, reason="oneDNN asks for AVX-512")
+def test_an_lstm_in_bf16_takes_gradients_in_fp32() -> None:
+    """And buffers of 80 to 100 kB, whatever its size."""
+    graph = shortened(substitute(capture(on_digits("recurrent", Recurrent, 0.1)), BATCH), "bfloat16")
+    found = [each for each in graph.operators if each.target.startswith("partita.lstm_layer")]
+    assert len(found) == 4
+    for operator in found:
+        taken = taken_by(resolve(operator.target), [filled(graph, each) for each in operator.arguments])
+        expected = working_bytes(graph, operator, BATCH, Processor.WIDE)
+        assert expected == pytest.approx(taken, rel=0.1, abs=2**17), operator.name
+
+
+@pytest.mark.parametrize(("kind", "short"), [(LSTM, "float16"), (GRU, "float16"), (GRU, "bfloat16")])
+def test_a_recurrent_layer_of_a_short_dtype_without_a_kernel_takes_all_in_fp32(
+    kind: type[LSTM] | type[GRU], short: str
+) -> None:
+    graph = shortened(substitute(capture(on_digits("recurrent", partial(Recurrent, kind), 0.1)), BATCH), short)
+    found = [each for each in graph.operators if "_layer" in each.target and each.target.startswith("partita.")]
+    assert len(found) == 4
+    for operator in found:
+        assert operator.outputs[0] is not None
+        assert operator.outputs[0].dtype == short
+        given = [filled(graph, each) for each in operator.arguments]
+        assert not any(isinstance(each, torch.Tensor) and each.dtype is torch.float32 for each in given)
+        if kind is GRU and "backward" in operator.target:  # of a workspace that is as large as it is said to be
+            given = [each[: len(each) // 2] if getattr(each, "dtype", 0) is torch.uint8 else each for each in given]
+        expected = working_bytes(graph, operator, BATCH, processor_here())
+        assert expected == pytest.approx(taken_by(resolve(operator.target), given), rel=0.15), operator.name
+
+
 def test_norms_of_short_rows_take_them_in_fp32() -> None:
     def model() -> Sequential:
         return Sequential(Flatten(), Linear(64, 4096), torch.nn.LayerNorm(4096), Linear(4096, 10))
@@ -150,15 +180,8 @@ def test_norms_of_short_rows_take_them_in_fp32() -> None:
     assert len(found) == 2
     for operator in found:
         call = resolve(operator.target, mixed=mixed(graph, operator))
-        given = [_short(graph, each) for each in operator.arguments]
+        given = [filled(graph, each) for each in operator.arguments]
         assert working_bytes(graph, operator, 8 * BATCH) == pytest.approx(taken_by(call, given), rel=0.1), operator.name
-
-
-def _short(graph: Graph, argument: Any) -> Any:
-    if not isinstance(argument, Ref):
-        return argument
-    tensor = graph.tensor(argument)
-    return torch.randn(tensor.shape).to(getattr(torch, tensor.dtype))  # type: ignore[arg-type]
 
 
 def test_a_step_in_one_pass_takes_nothing_on_a_processor() -> None:

@@ -118,6 +118,17 @@ class Fanned(nn.Module):
         return sum(part(rows) for part in self.parts)[:, 0, :3]  # type: ignore[no-any-return]
 
 
+@pytest.mark.parametrize("short", ["bfloat16", "float16"])
+def test_a_recurrent_layer_is_short_as_under_autocast(short: str) -> None:
+    """torch.autocast gives cuDNN's layers, and oneDNN's LSTMs in bf16, what it gives products."""
+    graph = shortened(capture(TASKS["lstm"]()), short)
+    layers = [o for o in graph.operators if o.target.startswith("partita.lstm_layer")]
+    assert layers
+    for layer in layers:
+        made = {tensor.dtype for tensor in layer.outputs if tensor}
+        assert made | {graph.tensor(ref).dtype for ref in layer.reads()} <= {short, "uint8"}
+
+
 def test_what_several_look_at_alike_is_cast_once() -> None:
     """Kept once for backward too; gradients are still what plain PyTorch sums."""
     given = replace(perceptron(), model=Fanned)

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from partita.tracing.fused import Fused
+from partita.tracing.recurrent import CELLS, _backward, _forward
 
 
 def results(model: Any, value: torch.Tensor, fused: bool) -> list[torch.Tensor]:
@@ -41,6 +42,29 @@ def test_forward_and_gradients_equal_eager(kind: Any, options: Any, dtype: torch
 def _same_kernel(kind: Any, dtype: torch.dtype) -> bool:
     """Whether what stays whole runs what torch runs: oneDNN has LSTMs, those in bf16 not on every processor."""
     return kind is nn.LSTM and (dtype is torch.float32 or torch.ops.mkldnn._is_mkldnn_bf16_supported())
+
+
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU])
+def test_a_short_dtype_without_a_kernel_is_wide_inside(kind: Any) -> None:
+    """In fp16 what the layer makes in fp32 of the same numbers, rounded, and so are gradients; torch's own LSTM fails
+    in oneDNN."""
+    torch.manual_seed(0)
+    model, value = kind(7, 11).half(), torch.randn(5, 3, 7).half()
+    short = [each.clone() for each in results(model, value, True)]
+    for ours, exact in zip(short, results(model.float(), value.float(), True), strict=True):
+        assert ours.dtype is torch.float16
+        torch.testing.assert_close(ours.float(), exact, rtol=2e-3, atol=2e-4)
+
+
+@pytest.mark.parametrize("short", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("cell", CELLS, ids=[cell.name for cell in CELLS])
+def test_gradients_are_of_the_dtype_of_what_they_are_of(cell: Any, short: torch.dtype) -> None:
+    gates = {"lstm": 4, "gru": 3}[cell.name]
+    shapes = [(5, 3, 7), (gates * 11, 7), (gates * 11, 11), (gates * 11,), (gates * 11,), *[(3, 11)] * cell.states]
+    leaves = [torch.randn(shape).to(short) for shape in shapes]
+    *ends, space = _forward(cell, *leaves, reverse=False)
+    found = _backward(cell, *leaves, *ends, space, *map(torch.ones_like, ends), reverse=False)
+    assert {each.dtype for each in (*ends, *found)} == {short}
 
 
 def test_what_is_no_plain_lstm_is_left_to_torch() -> None:
