@@ -20,6 +20,7 @@ from partita.cost.kernels import (
     multiplying,
     peak_of,
     rate_of,
+    recurring,
     streaming,
 )  # fmt: skip
 from partita.cost.launching import hosts_of
@@ -34,7 +35,7 @@ from partita.graph.graph import Graph, Optimizer
 from partita.graph.kinds import kinds_of
 from partita.graph.operator import Operator
 from partita.graph.patterns import shares_memory
-from partita.graph.precision import TF32, multiplies_in_tf32, shortened
+from partita.graph.precision import TF32, multiplies_in_tf32, recurrent, shortened
 from partita.graph.signature import signature
 from partita.graph.tensor import ITEMSIZE, dim_at
 from partita.units import Seconds
@@ -154,6 +155,9 @@ def operator_seconds(
     if "convolution" in operator.target:
         tiles, copies = _convolving(device, operator, graph, batch, laid=laid)
         return max(tiles, streaming(device, moved)) + copies + KERNEL * len(products)
+    if recurrent(operator):
+        tiles = sum(recurring(device, each, made, ITEMSIZE.get(made, 4)) for each in products)
+        return max(tiles, streaming(device, moved)) + KERNEL * len(products)
     tf32 = multiplies_in_tf32(operator, graph)
     tiles = sum(multiplying(device, each, made, ITEMSIZE.get(made, 4), tf32=tf32) for each in products)
     tiles += exponentials(device, scores_of(operator, graph, batch))

@@ -103,8 +103,12 @@ def _attention(pattern: Pattern, batch: int) -> tuple[Contraction, ...]:
 
 
 def _recurrence(pattern: Pattern, batch: int) -> tuple[Contraction, ...]:
-    """All steps' inputs at once, then the states step by step."""
-    ahead, *steps = pattern.work
+    """All steps' inputs at once, and the states step by step; in backward those of gradients, from which the gradients
+    of inputs and of both weights come at once."""
     n, t, q, i, f = (pattern.size((name,), batch) for name in "ntqif")
-    every = [Contraction(ahead.factor / 2, 1, t * n, q, i)]
-    return (*every, *(Contraction(t * work.factor / 2, 1, n, q, f) for work in steps))
+    if pattern.work[0].factor == 2:
+        return (Contraction(1.0, 1, t * n, q, i), Contraction(t, 1, n, q, f))
+    return (
+        Contraction(t, 1, n, f, q), Contraction(1.0, 1, t * n, i, q), Contraction(1.0, 1, q, i, t * n),
+        Contraction(1.0, 1, q, f, t * n),
+    )  # fmt: skip

@@ -102,8 +102,15 @@ def shortened(graph: Graph, short: str) -> Graph:
 
 def multiplies_in_tf32(operator: Operator, graph: Graph) -> bool:
     """Whether a step in TF32 has an operator's products computed so: PyTorch's setting is of cuBLAS's alone, and
-    convolutions and attention, which have settings and kernels of their own, go as they do without it."""
+    convolutions, recurrent layers and attention, which have settings and kernels of their own, go as they do without
+    it."""
     return graph.precision == TF32 and _name(operator) in CONTRACTIONS and "convolution" not in operator.target
+
+
+def recurrent(operator: Operator) -> bool:
+    """Whether it is a recurrent layer, which cuDNN computes in TF32 unless it is told not to, as convolutions
+    (`torch.backends.cudnn.rnn.fp32_precision`)."""
+    return _name(operator) in RECURRENT
 
 
 @dataclass
