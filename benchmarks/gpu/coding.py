@@ -41,9 +41,9 @@ class Speed:
 
 def rate(run: Callable[[], Any], size: float, turns: int = TURNS, calls: int = CALLS) -> float:
     """GB/s of `size` bytes a call on the current card: the median of some turns after two warm ones."""
-    seconds = []
+    seconds: list[float] = []
     for _ in range(turns + 2):
-        begun, ended = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        begun, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
         begun.record()
         for _ in range(calls):
             run()

@@ -19,7 +19,7 @@ class Plain:
         torch.manual_seed(0)
         self.task, self.device, self.short = task, device, short
         self.model: Any = task.model().to(device).train()
-        self.own = [p for p in self.model.parameters() if p.requires_grad]
+        self.own: list[torch.Tensor] = [p for p in self.model.parameters() if p.requires_grad]
         self.masters = self.own
         if short:
             self.masters = [p.detach().clone() for p in self.own]
@@ -28,7 +28,7 @@ class Plain:
         self.step: Callable[[], None] = self._step
         self.forward: Any = torch.compile(self._loss, dynamic=False) if compiled else self._loss
 
-    def _loss(self, batch: Any) -> torch.Tensor:
+    def _loss(self, batch: Any) -> Any:
         return self.task.loss(self.model, batch)
 
     def _batch(self) -> Any:
@@ -45,6 +45,7 @@ class Plain:
         loss.backward()
         if self.short:
             for master, p in zip(self.masters, self.own, strict=True):
+                assert p.grad is not None
                 master.grad = p.grad.float()
             self.optimizer.step()
             with torch.no_grad():

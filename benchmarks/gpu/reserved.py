@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping
 from math import prod
 
-from courses import Course
-
+from benchmarks.gpu.courses import Course
 from partita.cost.allocator import LEAST, Allocator
 from partita.cost.lifetimes import lifetimes_of
 from partita.cost.scratch import SCRATCH
@@ -63,7 +62,7 @@ def held_by(program: Program, graph: Graph, kept: Bytes, courses: Mapping[str, C
             elif isinstance(act, Compute):
                 segment = program.segment[act.segment]
                 for at in range(segment.start, segment.stop):
-                    made = {ref: lifetimes.size(ref) for ref in first.get(at, ())}
+                    made: dict[Hashable, Bytes] = {ref: lifetimes.size(ref) for ref in first.get(at, ())}
                     follow(pool, made, each[kinds.number[at]])
                     here.update(made)
                     for key in goes.get(at, ()):
@@ -84,8 +83,8 @@ def held_by(program: Program, graph: Graph, kept: Bytes, courses: Mapping[str, C
                 for k, i, _ in scratch:
                     pool.give(("scratch", k, i))
                 for piece in bucket.pieces:
-                    if (ref := lifetimes.gradient_of.get(piece.parameter)) is not None:
-                        give(lifetimes.root.get(ref, ref))
+                    if (gradient := lifetimes.gradient_of.get(piece.parameter)) is not None:
+                        give(lifetimes.root.get(gradient, gradient))
         for key in list(here):
             give(key)
     return pool.held

@@ -24,7 +24,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from functools import partial
@@ -39,17 +39,16 @@ import torch.distributed as dist
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]  # the package, installed or not, for this process and its workers
-sys.path[:0] = [str(HERE), str(ROOT)]
+sys.path.insert(0, str(ROOT))
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
 try:
-    from coding import BAR as PART
-    from coding import copying, speed_of
-    from courses import Course, courses_of
-    from operators import taken_by
-    from plain import Plain
-    from reserved import held_by
-    from tasks import FILLED, TIMED
-
+    from benchmarks.gpu.coding import BAR as PART
+    from benchmarks.gpu.coding import copying, speed_of
+    from benchmarks.gpu.courses import Course, courses_of
+    from benchmarks.gpu.operators import taken_by
+    from benchmarks.gpu.plain import Plain
+    from benchmarks.gpu.reserved import held_by
+    from benchmarks.gpu.tasks import FILLED, TIMED
     from partita import api
     from partita.cluster.cluster import Cluster
     from partita.cost.costs import Costs
@@ -243,7 +242,9 @@ def nccl(figures: Figures) -> None:
         for _ in range(20):
             torch.cuda.synchronize()
             begun = time.perf_counter()
-            done = transport.collective(kind, flat, group, "wire", str(kind), 0, edges).block(60.0)
+            launched = transport.collective(kind, flat, group, "wire", str(kind), 0, edges)
+            assert not isinstance(launched, Generator)  # which goes hop by hop: no card does
+            done = launched.block(60.0)
             seconds.append(time.perf_counter() - begun)
         equal = bool(done and torch.equal(flat, before))
         figures.add(piece="nccl", task=str(kind), bytes=4 * size, seconds=median(seconds[5:]), equal=equal)

@@ -10,6 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import transformers
 
@@ -24,8 +25,8 @@ from partita.tracing.capture import capture
 from partita.zoo.hugging_face import hugging_face
 from partita.zoo.tasks import built_in
 
-TINY = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 96}
-TOKENS = {"vocab_size": 256, "bos_token_id": 0, "eos_token_id": 1}
+TINY: dict[str, Any] = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 96}
+TOKENS: dict[str, Any] = {"vocab_size": 256, "bos_token_id": 0, "eos_token_id": 1}
 CONFIGS: dict[str, Callable[[], object]] = {
     "gpt2-tiny": lambda: transformers.GPT2Config(n_embd=64, n_layer=2, n_head=4, n_positions=64, **TOKENS),
     "llama-tiny": lambda: transformers.LlamaConfig(num_key_value_heads=2, **TINY, **TOKENS),

@@ -19,8 +19,7 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import Final
 
-from stalling import TIMES, stalls
-
+from benchmarks.stragglers.stalling import TIMES, stalls
 from partita import api
 from partita.cluster.cluster import Cluster
 from partita.lab.rehearsal import Rehearsal

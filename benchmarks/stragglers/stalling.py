@@ -5,12 +5,10 @@ from __future__ import annotations
 import os
 import random
 import time
-from collections.abc import Callable
-from functools import partial
 from typing import Final
 
 from partita.program.instruction import Compute
-from partita.runtime.acts import ACTS
+from partita.runtime.acts import ACTS, compute
 from partita.runtime.rank import Rank
 from partita.task import Task
 from partita.zoo.tasks import built_in
@@ -25,10 +23,10 @@ def stalls(rank: int, step: int) -> bool:
     return random.Random(f"{SEED}/{rank}/{step}").randrange(EVERY) == 0
 
 
-def slowly(do: Callable[..., None], rank: Rank, act: Compute, name: str, round: int) -> None:
+def slowly(rank: Rank, act: Compute, name: str, round: int) -> None:
     """The act, after which a rank that stalls does nothing for as long as makes it TIMES as slow."""
     begun = time.perf_counter()
-    do(rank, act, name, round)
+    compute(rank, act, name, round)
     if stalls(rank.rank, rank.step(round, act.step)):
         time.sleep((TIMES - 1) * (time.perf_counter() - begun))
 
@@ -37,5 +35,5 @@ def stalling() -> Task:
     task = built_in("bytes-gpt")
     assert task
     if "RANK" in os.environ:
-        ACTS[Compute] = partial(slowly, ACTS[Compute])
+        ACTS[Compute] = slowly
     return task

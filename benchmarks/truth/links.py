@@ -73,7 +73,7 @@ def rows_of(folder: Path) -> Iterator[Row]:
         ranks, size = int(row["n_gpus"]), int(row["size_bytes"])
         yield Row(row["gpu"], Kind.ALL_REDUCE, ranks, 1, size, seconds, fabrics[row["gpu"]])
     for row in csv.DictReader((folder / "allreduce_measured.csv").open()):
-        ranks, kind, size = int(row["ranks"]), Kind(row["collective"]), float(row["size_bytes"])
+        ranks, kind, size = int(row["ranks"]), Kind(row["collective"]), int(float(row["size_bytes"]))
         name = next(name for name in sorted(fabrics, reverse=True) if row["hardware"].startswith(name))
         links, machines = fabrics[name], int(row["nodes"])
         if "ENABLE=0" in row["method"] or "Ring" in row["method"]:
@@ -83,7 +83,7 @@ def rows_of(folder: Path) -> Iterator[Row]:
         moved = PASSES.get(kind, 2) * (ranks - 1) / ranks * size
         seconds = float(row["time_us"]) * 1e-6 if row["time_us"] else moved / float(row["busbw_GBps"]) / 1e9
         label = f"{name} node" if machines == 1 else f"{name} nodes"
-        yield Row(label, kind, ranks, machines, int(size), seconds, links)
+        yield Row(label, kind, ranks, machines, size, seconds, links)
 
 
 def predicted(rows: list[Row]) -> Reals:
@@ -102,7 +102,8 @@ def null(rows: list[Row]) -> Reals:
     found = np.linalg.lstsq(terms / seconds[:, None], np.ones(len(rows)), rcond=None)[0]
     if found.min() <= 0:
         found = np.array([0.0, (sent / seconds).sum() / ((sent / seconds) ** 2).sum()])
-    return terms @ found
+    expected: Reals = terms @ found
+    return expected
 
 
 def line(hardware: str, decade: str, ranks: str, rows: list[Row], ours: Reals, theirs: Reals) -> None:
@@ -137,7 +138,7 @@ def fit(rows: Iterable[Row]) -> None:
     mine = [row for row in rows if row.hardware == FITTED and row.size // 2**20 in near]
     seconds, found = np.array([row.seconds for row in mine]), []
     grid = product(np.arange(15, 41, 2.5) * 1e-6, np.arange(0, 0.81, 0.1), (0.7, 0.75, 0.8, 0.85, 0.92))
-    for fabric.LAUNCH, fabric.LANDING, fabric.FLAGGED in grid:  # type: ignore[misc]
+    for fabric.LAUNCH, fabric.LANDING, fabric.FLAGGED in grid:
         error = float(abs(np.log(predicted(mine) / seconds)).mean())
         found.append((error, fabric.LAUNCH, fabric.LANDING, fabric.FLAGGED))
     for error, launch, landing, flagged in sorted(found)[:5]:

@@ -46,7 +46,7 @@ def in_bf16(batch: int) -> Graph:
     """The step of Llama 3 8B whose weights are in bf16 while it computes, as sharded runs gather them."""
     kind, arguments, length, _ = CONFIGS["llama3-8b"]
     build = FromConfig(getattr(transformers(), kind)(**arguments), "causal")
-    data = Synthetic(64, Tokens(length, arguments["vocab_size"]))
+    data = Synthetic(64, Tokens(length, int(arguments["vocab_size"])))
     task = Task("llama3-8b-bf16", build, loss, data, torch.optim.AdamW, batch_size=batch, precision="bf16")
     graph = graph_of(task)
     if graph.rung != "dispatch":
@@ -78,10 +78,11 @@ def again(graph: Graph) -> set[str]:
         for ref in operator.reads():
             readers.setdefault(ref.name, set()).add(layer_of(operator))
     for operator in (one for one in forward if layer_of(one)):
-        kept = "scaled_dot_product" in operator.target or readers.get(operator.name, set()) - {layer_of(operator)}
+        leaves = bool(readers.get(operator.name, set()) - {layer_of(operator)})
+        kept = leaves or "scaled_dot_product" in operator.target
         if operator.target in ("aten.mm.default", "aten.addmm.default"):
             products[layer_of(operator)] = products.get(layer_of(operator), 0) + 1
-            kept = kept or products[layer_of(operator)] % 2
+            kept = kept or products[layer_of(operator)] % 2 == 1
         if not kept:
             found.add(operator.name)
     return found

@@ -23,9 +23,9 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from run import again
 from torch import Tensor
 
+from benchmarks.truth.run import again
 from partita.api import graph_of, plan_of
 from partita.cluster.cluster import Cluster
 from partita.cluster.text import read_cluster
@@ -287,9 +287,10 @@ def torchtitan(truth: Path) -> Iterator[Case]:
         if row["precision"] != "bf16" or not alone:
             continue
         ranks, batch, hopper = int(row["gpus"]), int(row["global_batch"]), row["hardware"].startswith("H100")
-        known = {"near": 450 if hopper else 300, "far": 400 if hopper else 200}
-        known |= {"more": units(132, 500) if hopper else units(108, 400)}
-        cluster = nodes(H100 if hopper else A100, 2400 if hopper else 2039, ranks=ranks, **known)
+        if hopper:
+            cluster = nodes(H100, 2400, more=units(132, 500), near=450, far=400, ranks=ranks)
+        else:
+            cluster = nodes(A100, 2039, more=units(108, 400), near=300, far=200, ranks=ranks)
         graph = of_minibatch(graph_of_llama(), batch)
         compiled = ",segments=compiled" if row["torch_compile"] == "1" else ""
         text = f"zero3(precision=bf16,sums=fp32,bucket_bytes=436207616{compiled})"
