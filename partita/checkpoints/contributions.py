@@ -30,7 +30,7 @@ KIND: Final = "served"
 def entering(role: Role) -> dict[str, tuple[Apply, int]]:
     """Bucket -> how contributions make steps on it at a server of that role, and how many come in a round."""
     found: dict[str, tuple[Apply, int]] = {}
-    for act in (i.act for i in role.instructions if isinstance(i.act, Apply)):
+    for act in role.acts(Apply):
         if not act.delta and not act.drop:
             found[act.bucket] = act, found.get(act.bucket, (act, 0))[1] + 1
     return found

@@ -14,7 +14,8 @@ from partita.checkpoints.contributions import save_contributions
 from partita.checkpoints.entry import ALIKE, Entry, of_piece
 from partita.checkpoints.shard import Shard
 from partita.program.instruction import Apply, Collective, Combine, Decode, Receive, Space, Update
-from partita.program.program import WEIGHT, Program
+from partita.program.layout import WEIGHT
+from partita.program.program import Program
 from partita.runtime.alike import alike, products, sums_into
 from partita.runtime.gather import owners_of
 from partita.runtime.generators import random_states
@@ -60,11 +61,10 @@ def copies_of(program: Program) -> dict[str, Copies]:
     for bucket in products(program):
         agreed[bucket].add(Space.GRADIENT)
     holding = updating | {bucket: set(role.ranks) for role in program.roles for bucket in role.serves}
-    served = [i.act for role, i in program.instructions() if role.keeps == "server"]
-    copied = {act.bucket for act in served if isinstance(act, Update)}
-    raced = {i.act.bucket for _, i in program.instructions() if isinstance(i.act, Apply) and i.act.into is Space.SHARED}
-    changed = {i.act.bucket for _, i in program.instructions() if isinstance(i.act, Apply) and i.act.delta}
-    came = [i.act for _, i in program.instructions() if isinstance(i.act, Receive)]
+    copied = {act.bucket for role in program.roles if role.keeps == "server" for act in role.acts(Update)}
+    raced = {act.bucket for act in program.acts(Apply) if act.into is Space.SHARED}
+    changed = {act.bucket for act in program.acts(Apply) if act.delta}
+    came = program.acts(Receive)
     read = {act.bucket for act in came if act.space is Space.PARAMETER}
     found = {}
     for name, ranks in holding.items():
@@ -187,7 +187,7 @@ def _optimizer(shard: Shard, rank: Rank, bucket: str, owner: int) -> None:
 
 def _gradients(shard: Shard, rank: Rank, bucket: str, round: int, flying: int) -> None:
     """The gradients in flight of a bucket that this rank will apply; `detail` is their age in rounds."""
-    if not any(isinstance(i.act, Update) and i.act.bucket == bucket and i.act.lag for i in rank.role.instructions):
+    if not any(act.bucket == bucket and act.lag for act in rank.role.acts(Update)):
         return
     for age in range(1, flying + 1):
         views = rank.state.gradient_views[bucket][rank.slot(round - age)]

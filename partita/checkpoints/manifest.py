@@ -115,9 +115,8 @@ def written(
 
 def flies_of(program: Program) -> str:
     """What is in flight at the end of a round: gradients, or changes of what a Mix of a later round makes."""
-    acts = [i.act for _, i in program.instructions()]
-    found = {"gradient" for act in acts if isinstance(act, Update) and act.lag}
-    return " ".join(sorted(found | {str(act.into) for act in acts if isinstance(act, Mix) and act.lag}))
+    found = {"gradient" for act in program.acts(Update) if act.lag}
+    return " ".join(sorted(found | {str(act.into) for act in program.acts(Mix) if act.lag}))
 
 
 def render(manifest: Manifest) -> bytes:

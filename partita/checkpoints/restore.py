@@ -40,7 +40,8 @@ from partita.graph.graph import Graph
 from partita.graph.tensor import dim_at
 from partita.plan.rule import momentum_ahead
 from partita.program.instruction import Space
-from partita.program.program import WEIGHT, Bucket, Program
+from partita.program.layout import WEIGHT, Bucket
+from partita.program.program import Program
 from partita.runtime.alike import alike
 from partita.runtime.bounds import bounding
 from partita.runtime.generators import set_random_states

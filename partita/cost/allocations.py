@@ -93,7 +93,7 @@ class AllocationRecorder:
         self.now: dict[tuple[int, str, object], int] = {}
         self.progress: dict[tuple[int, str, int], _Progress] = {}
         self.merged: Counter[tuple[str, int]] = Counter()
-        sends = [i.act for i in role.instructions if isinstance(i.act, Send) and i.act.space is Space.VALUE]
+        sends = [act for act in role.acts(Send) if act.space is Space.VALUE]
         self.sent = {(act.part, name) for act in sends for name, _ in program.parcel[act.bucket].values}
         self.lifetimes = cache(self._lifetimes)
         self.working = cache(self._working)

@@ -46,7 +46,7 @@ def joined(costs: Costs, more: Costs) -> Costs:
 
 def _launched(program: Program, role: Role, costs: Costs, host: Costs) -> bool:
     """Whether a round of a role takes longer to launch than to compute, messages apart."""
-    counts = Counter(i.act.segment for i in role.instructions if isinstance(i.act, Compute))
+    counts = Counter(act.segment for act in role.acts(Compute))
     acts: list[tuple[Act, int]] = [(Compute(name, ""), count) for name, count in counts.items()]
     acts += [(i.act, 1) for i in role.instructions if isinstance(i.act, Pack | Update)]
     speed = max(costs.speed(rank) for rank in role.ranks)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from partita.cost.touch import Touch
 from partita.program.instruction import Mix
-from partita.program.program import Bucket
+from partita.program.layout import Bucket
 from partita.units import Seconds
 
 

@@ -52,10 +52,7 @@ class Prices:
     @cached_property
     def computing(self) -> dict[str, Seconds]:
         """Core-seconds that a rank of each role computes in a round."""
-        return {
-            role.name: sum(self.of(i.act).core for i in role.instructions if isinstance(i.act, Compute))
-            for role in self.program.roles
-        }
+        return {role.name: sum(self.of(act).core for act in role.acts(Compute)) for role in self.program.roles}
 
     @cached_property
     def woken(self) -> Costs:

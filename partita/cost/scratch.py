@@ -13,7 +13,7 @@ from partita.graph.operator import Operator, Ref
 from partita.graph.precision import ACCUMULATED
 from partita.graph.repeats import DROPPING, DROPPING_BACKWARD
 from partita.graph.tensor import ITEMSIZE, Tensor
-from partita.program.program import Bucket, Piece
+from partita.program.layout import Bucket, Piece
 from partita.program.update_units import units_of
 from partita.units import Bytes
 

@@ -27,8 +27,7 @@ USUAL: Final = 0.95  # of a link's bandwidth is left for payload, where the proc
 
 def kinds_of(programs: Iterable[Program]) -> tuple[Kind, ...]:
     """The kinds of collectives whose curves the programs need: always an all-reduce's, by which messages are judged."""
-    acts = (one.act for program in programs for role in program.roles for one in role.instructions)
-    used = {act.kind for act in acts if isinstance(act, Collective)}
+    used = {act.kind for program in programs for act in program.acts(Collective)}
     return tuple(kind for kind in CURVED if kind in used or kind is Kind.ALL_REDUCE)
 
 

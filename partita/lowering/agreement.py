@@ -11,7 +11,8 @@ from partita.lowering.negotiation import negotiates
 from partita.lowering.norm import SQUARES, WORDS
 from partita.lowering.samples import Draft, ReplicaGroup, packed, passes, separate
 from partita.program.instruction import After, Clip, Collective, Encode, Instruction, Pack, Scale, Send, Space, Update
-from partita.program.program import WEIGHT, Lane, Policy, Program, Role
+from partita.program.layout import WEIGHT
+from partita.program.program import Lane, Policy, Program, Role
 
 COMPUTE, DATA, WIRE = Lane("compute"), Lane("data"), Lane("wire")
 SERVE = Lane("serve", Policy.ARRIVAL)
@@ -30,7 +31,7 @@ def program_of(
     used = {i.act.bucket for role in roles for i in role.instructions if isinstance(i.act, Pack | Collective | Send)}
     buckets = draft.buckets + ((draft.weight,) if draft.weight and WEIGHT in used else ())
     buckets += tuple(one for one in (SQUARES, WORDS) if one.name in used)
-    coded = any(isinstance(i.act, Encode) for role in roles for i in role.instructions)
+    coded = any(role.acts(Encode) for role in roles)
     return Program(
         draft.plan.name, roles, draft.segments, buckets, draft.batch, steps, lag + 1, semantics,
         codings=codings_of(draft) if coded else (),

@@ -18,7 +18,7 @@ from partita.lowering.push_pull import PushPull, drops, tags_of
 from partita.lowering.samples import ComputeStep, Draft, ReplicaGroup, packed, passes
 from partita.plan.sync import Payload
 from partita.program.instruction import After, Clip, Instruction, Load, Mark, Mix, Pack, Scale, Space, Term, Update
-from partita.program.program import WEIGHT
+from partita.program.layout import WEIGHT
 
 
 def pushing(draft: Draft, group: ReplicaGroup, owners: Owners) -> list[Instruction]:

@@ -21,7 +21,8 @@ from partita.lowering.coding import Agreement, summed, summing
 from partita.lowering.samples import Draft, ReplicaGroup, packed, passes
 from partita.plan.sync import AllReduce, Frequency, Outer, Payload, Sync
 from partita.program.instruction import After, Instruction, Mix, Scale, Space, Term, Update
-from partita.program.program import Bucket, Program, Role
+from partita.program.layout import Bucket
+from partita.program.program import Program, Role
 
 
 def averaged(draft: Draft, steps: int) -> Program:

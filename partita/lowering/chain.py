@@ -25,7 +25,8 @@ from partita.plan.plan import Plan
 from partita.plan.sync import Servers
 from partita.plan.wire import Priority
 from partita.program.instruction import After, Combine, Instruction, Receive, Send, Space, Update
-from partita.program.program import WORD, Program, Role
+from partita.program.layout import WORD
+from partita.program.program import Program, Role
 
 Chain = tuple[int, ...]
 

@@ -49,7 +49,7 @@ from partita.program.instruction import (
     Space,
     Term,
 )
-from partita.program.program import WEIGHT, Bucket, Coding
+from partita.program.layout import WEIGHT, Bucket, Coding
 from partita.wire.algorithms import BACKEND, algorithm_for, all_numbers, of_streams
 from partita.wire.codec import (
     bound_of,

@@ -20,7 +20,8 @@ from partita.lowering.mixing_matrices import Matrix, mixing_matrices_of
 from partita.lowering.samples import Draft, ReplicaGroup, separate
 from partita.plan.sync import Gossip, Neighbours
 from partita.program.instruction import After, Instruction, Mix, Receive, Scale, Send, Space, Term, Update
-from partita.program.program import MASS, Lane, Program, Role, of_one_number
+from partita.program.layout import MASS, of_one_number
+from partita.program.program import Lane, Program, Role
 
 
 def exchanged(draft: Draft, steps: int, cluster: Cluster) -> Program:

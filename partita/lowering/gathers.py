@@ -12,7 +12,8 @@ from dataclasses import dataclass, replace
 
 from partita.graph.graph import Graph
 from partita.program.instruction import After, Collective, Compute, Free, Instruction, Kind, Pack, Space
-from partita.program.program import Bucket, Program
+from partita.program.layout import Bucket
+from partita.program.program import Program
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,7 @@ from partita.graph.graph import Graph, Parameter
 from partita.graph.tensor import ITEMSIZE, dim_at
 from partita.lowering.coupled import one_bucket
 from partita.plan.wire import Priority, Wire
-from partita.program.layout import even
-from partita.program.program import Bucket, Piece
+from partita.program.layout import Bucket, Piece, even
 from partita.units import Bytes
 
 URGENT: Final = 1 / 8

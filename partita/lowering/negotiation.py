@@ -24,7 +24,8 @@ from partita.lowering.samples import Draft
 from partita.plan.sync import AllReduce, Sync
 from partita.plan.wire import Priority
 from partita.program.instruction import After, Collective, Instruction, Mark, Receive, Send, Space
-from partita.program.program import WORD, Lane, Policy, Program, Role
+from partita.program.layout import WORD
+from partita.program.program import Lane, Policy, Program, Role
 from partita.wire.algorithms import BACKEND
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from partita.program.instruction import After, Clip, Collective, Instruction, Kind, Norm
-from partita.program.program import NORM, WORD, of_one_number
+from partita.program.layout import NORM, WORD, of_one_number
 
 SQUARES, WORDS = of_one_number(NORM), of_one_number(WORD)
 Ranks = tuple[int, ...]

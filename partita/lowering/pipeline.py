@@ -26,8 +26,7 @@ from partita.lowering.recomputation import computed_again
 from partita.lowering.samples import microbatches, replica_groups
 from partita.plan.plan import Plan, agreement_of
 from partita.plan.schedule import Order
-from partita.program.layout import even
-from partita.program.program import Bucket, Coding
+from partita.program.layout import Bucket, Coding, even
 
 Ranks = tuple[int, ...]
 

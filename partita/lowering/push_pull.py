@@ -19,7 +19,7 @@ from partita.lowering.coding import upward
 from partita.lowering.samples import Draft
 from partita.plan.sync import Payload
 from partita.program.instruction import After, Decode, Encode, Instruction, Receive, Send, Snapshot, Space
-from partita.program.program import Coding
+from partita.program.layout import Coding
 
 
 def tags_of(draft: Draft) -> tuple[str, ...]:

@@ -9,7 +9,8 @@ from partita.graph.graph import Graph
 from partita.graph.operator import Ref
 from partita.graph.patterns import shares_memory
 from partita.program.instruction import Compute
-from partita.program.program import Bucket, Program, Role
+from partita.program.layout import Bucket
+from partita.program.program import Program, Role
 
 Places = tuple[int, ...]
 

@@ -15,8 +15,8 @@ from partita.lowering.readers import parameter_readers
 from partita.plan.plan import Plan, agreement_of, own_servers
 from partita.plan.sync import Servers, Sync
 from partita.program.instruction import After, Compute, Instruction, Load, Pack
-from partita.program.layout import even
-from partita.program.program import WEIGHT, Bucket, Parcel, Program, Segment, of_one_number
+from partita.program.layout import WEIGHT, Bucket, Parcel, even, of_one_number
+from partita.program.program import Program, Segment
 from partita.wire.algorithms import algorithm_for
 
 Places = tuple[int, ...]

@@ -48,7 +48,8 @@ from partita.program.instruction import (
     Space,
     Update,
 )
-from partita.program.program import WEIGHT, Program, Role
+from partita.program.layout import WEIGHT
+from partita.program.program import Program, Role
 from partita.units import Bytes
 
 AHEAD: Final = 4  # buckets that a worker may be ahead of the slowest one at a server, or

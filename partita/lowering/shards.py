@@ -38,8 +38,8 @@ from partita.program.instruction import (
     Space,
     Update,
 )
-from partita.program.layout import even
-from partita.program.program import NORM, WEIGHT, Bucket, Lane, Program, Role, Shares
+from partita.program.layout import NORM, WEIGHT, Bucket, Shares, even
+from partita.program.program import Lane, Program, Role
 from partita.wire.algorithms import PAIRWISE
 
 Groups = tuple[tuple[int, ...], ...]
@@ -70,7 +70,7 @@ def sharded(program: Program, graph: Graph, memory: Memory) -> Program:
     buckets = _shared(program, graph, memory, agreed, held)
     whole = replace(program, buckets=buckets)
     roles = tuple(_Writer(whole, graph, memory, role, held).write() for role in program.roles)
-    named = {i.act.bucket for role in roles for i in role.instructions if isinstance(i.act, Collective)}
+    named = {act.bucket for role in roles for act in role.acts(Collective)}
     kept = tuple(b for b in buckets if b.name != NORM) + ((SQUARES,) if NORM in named else ())
     of = {bucket.name: bucket for bucket in buckets}
     return replace(
@@ -80,7 +80,7 @@ def sharded(program: Program, graph: Graph, memory: Memory) -> Program:
 
 def _agreed(program: Program) -> dict[str, Groups]:
     """Each bucket whose gradient is summed up, as it is or encoded, and by whom."""
-    acts = [i.act for _, i in program.instructions() if isinstance(i.act, Collective)]
+    acts = program.acts(Collective)
     coded = {program.coding[act.bucket].bucket: act.groups for act in acts if act.space is Space.CODED}
     plain = {
         act.bucket: act.groups for act in acts if act.space is Space.GRADIENT and program.bucket[act.bucket].pieces
@@ -139,7 +139,7 @@ class _Writer:
         self.shard: list[tuple[int, Instruction]] = []
         self.updates: list[tuple[int, Instruction]] = []
         self.ready: dict[str, str] = {}
-        acts = [i.act for i in role.instructions if isinstance(i.act, Collective)]
+        acts = role.acts(Collective)
         self.hops = {act.bucket: act.codec for act in acts if act.space is Space.GRADIENT}
         self.codings = {coding.bucket: coding.name for coding in program.codings}
         self.encoded: list[tuple[int, Instruction]] = []

@@ -30,7 +30,8 @@ from partita.program.instruction import (
     Term,
     Update,
 )  # fmt: skip
-from partita.program.program import WEIGHT, WORD, Program, Role
+from partita.program.layout import WEIGHT, WORD
+from partita.program.program import Program, Role
 
 
 def races(sync: Sync) -> bool:

@@ -43,7 +43,8 @@ from partita.program.instruction import (
     Space,
     Update,
 )
-from partita.program.program import WEIGHT, Bucket, Parcel, Program, Role, Segment, of_one_number
+from partita.program.layout import WEIGHT, Bucket, Parcel, of_one_number
+from partita.program.program import Program, Role, Segment
 
 PHASES: Final = {"F": Phase.FORWARD, "B": Phase.BACKWARD}
 BEFORE: Final = {"B": "F", "W": "B"}
@@ -57,7 +58,7 @@ def staged(graph: Graph, plan: Plan) -> Program:
     roles = tuple(writer.role() for writer in writers)
     segments = {name: s for writer in writers for name, s in writer.segments.items()}
     counts = sorted({count for writer in writers for count in writer.replicas.counts})
-    named = {i.act.bucket for role in roles for i in role.instructions if isinstance(i.act, Collective)}
+    named = {act.bucket for role in roles for act in role.acts(Collective)}
     numbers = (bucket for bucket in (of_one_number(WEIGHT), SQUARES) if bucket.name in named)
     return Program(
         plan.name, roles, tuple(segments.values()), (*(bucket for bucket, _ in pipe.bucket_stages), *numbers),

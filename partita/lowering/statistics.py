@@ -38,7 +38,7 @@ def statistics_gaps(graph: Graph, plan: Plan) -> Iterator[tuple[bool, str]]:
 
 def _repeats(role: Role) -> bool:
     """Whether several microbatches of one minibatch go through a segment."""
-    passes = [(i.act.segment, i.act.step) for i in role.instructions if isinstance(i.act, Compute)]
+    passes = [(act.segment, act.step) for act in role.acts(Compute)]
     return len(set(passes)) < len(passes)
 
 

@@ -21,7 +21,8 @@ from partita.lowering.precision import in_precision
 from partita.oracles.captured import Captured
 from partita.oracles.reference import Reference, fresh
 from partita.program.instruction import Load, Pack
-from partita.program.program import WEIGHT, Program
+from partita.program.layout import WEIGHT
+from partita.program.program import Program
 from partita.program.scaling import Scaling, bounding
 from partita.runtime.leg import Leg
 from partita.runtime.neutral import left_out, neutral, reached
@@ -97,9 +98,8 @@ def parts_of(program: Program) -> list[tuple[int, list[tuple[int, int]]]]:
     """Each worker, and the (start, count) of what its gradients are made of, in the order in which they are summed."""
     found, seen = [], set[tuple[int, int]]()
     for role in program.roles:
-        acts = [i.act for i in role.instructions]
-        loads = {act.part: act for act in reversed(acts) if isinstance(act, Load)}
-        packed = [act.part for act in acts if isinstance(act, Pack) and act.bucket != WEIGHT]
+        loads = {act.part: act for act in reversed(role.acts(Load))}
+        packed = [act.part for act in role.acts(Pack) if act.bucket != WEIGHT]
         for rank in role.ranks:
             parts = [loads[part] for part in dict.fromkeys(packed or loads)]
             mine = [(role.mine(load.start, rank), load.count) for load in parts]

@@ -26,7 +26,8 @@ from partita.kernels.plain_lowrank import low_rank
 from partita.plan.rule import momentum_ahead
 from partita.plan.wire import Codec
 from partita.program.instruction import Collective, Encode, Kind, Space
-from partita.program.program import Bucket, Coding, Piece, Program
+from partita.program.layout import Bucket, Coding, Piece
+from partita.program.program import Program
 from partita.program.scaling import MARGIN
 from partita.runtime.coding import EVERYBODY, coding_key, drawn_for
 from partita.runtime.state import rows
@@ -93,7 +94,7 @@ class Lossy:
         """What a server that does not wait decodes from a contribution of a worker; buckets without a codec are
         returned as they are."""
         found = {name: value.clone() for name, value in brought.items()}
-        acts = [i.act for i in program.role_of[worker].instructions if isinstance(i.act, Encode)]
+        acts = program.role_of[worker].acts(Encode)
         for coding in dict.fromkeys(program.coding[act.coding] for act in acts):
             bucket = program.bucket[coding.bucket]
             meant = self._at_end(program, coding, bucket, {worker: _flat(bucket, found)}, step, 0)
@@ -122,7 +123,7 @@ class Lossy:
 
     def _answered(self, program: Program, bucket: Bucket, whole: torch.Tensor, step: int) -> torch.Tensor:
         """What workers decode from a server's coded answer; the sum itself if the server updates by itself."""
-        answers = [(i.act, role) for role, i in program.instructions() if isinstance(i.act, Encode)]
+        answers = [(act, role) for role in program.roles for act in role.acts(Encode)]
         for act, role in answers:
             if act.bucket == bucket.name and act.held is Space.REST:
                 codec, settings = program.coding[act.coding].codec, settings_of(program.coding[act.coding].codec)

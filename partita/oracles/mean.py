@@ -52,7 +52,7 @@ HOOKED: Final = (
 
 def divides(program: Program) -> bool:
     """Whether a Program computes minibatches in parts."""
-    return any(i.act.count < program.batch for _, i in program.instructions() if isinstance(i.act, Load))
+    return any(act.count < program.batch for act in program.acts(Load))
 
 
 def hooks_on(task: Task) -> str:

@@ -56,7 +56,7 @@ def fed(share: Share, whole: bool) -> list[tuple[int, int]]:
 
 def shares_of(program: Program) -> tuple[Share, ...]:
     """Every part of a round's minibatches, by worker; of one that several stages load, the first one's."""
-    loads = [(role, i.act) for role, i in program.instructions() if isinstance(i.act, Load)]
+    loads = [(role, act) for role in program.roles for act in role.acts(Load)]
     found: dict[tuple[int, int, int], Share] = {}
     for role, act in loads:
         for rank in role.ranks:

@@ -28,8 +28,9 @@ from partita.oracles.lossy import Lossy
 from partita.oracles.pairwise import together
 from partita.oracles.reference import Reference, Share, fed, shares_of
 from partita.program.instruction import Apply
+from partita.program.layout import Bucket
 from partita.program.ledger import LOST, Merge
-from partita.program.program import Bucket, Program
+from partita.program.program import Program
 from partita.runtime.leg import Leg
 from partita.runtime.neutral import left_out, neutral
 from partita.runtime.rules import groups_among, optimizer_of, schedule_of, step_at_rate

@@ -19,7 +19,7 @@ from partita.oracles.reference import Replica, shares_of
 from partita.plan.plan import Plan
 from partita.plan.sync import Gossip, Neighbours, Payload
 from partita.plan.text import write_plan
-from partita.program.program import Bucket
+from partita.program.layout import Bucket
 from partita.runtime.leg import Leg
 from partita.runtime.state import rows
 

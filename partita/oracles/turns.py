@@ -16,7 +16,7 @@ def turns_of(program: Program) -> dict[str, dict[int, tuple[Parts, ...]]]:
     """Bucket -> rank -> the samples whose gradient it contributes, turn by turn."""
     found: dict[str, dict[int, tuple[Parts, ...]]] = {bucket.name: {} for bucket in program.trained}
     for role in program.roles:
-        loads = {i.act.part: i.act for i in role.instructions if isinstance(i.act, Load)}
+        loads = {act.part: act for act in role.acts(Load)}
         for bucket, turns in _packed(role).items():
             for rank in role.ranks if bucket in found else ():
                 found[bucket][rank] = tuple(
@@ -30,11 +30,10 @@ def _packed(role: Role) -> dict[str, list[list[str]]]:
     """Bucket -> for each time that it is packed anew, the environments packed into it; two stages of a rank may have
     one."""
     found: dict[str, list[list[str]]] = {}
-    for act in (i.act for i in role.instructions):
-        if isinstance(act, Pack):
-            turns = found.setdefault(act.bucket, [])
-            if not act.add:
-                turns.append([])
-            if act.part not in turns[-1]:
-                turns[-1].append(act.part)
+    for act in role.acts(Pack):
+        turns = found.setdefault(act.bucket, [])
+        if not act.add:
+            turns.append([])
+        if act.part not in turns[-1]:
+            turns[-1].append(act.part)
     return found

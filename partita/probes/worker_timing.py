@@ -31,7 +31,8 @@ from partita.graph.tensor import Tensor
 from partita.probes.extra_lane import MESSAGE_TIMEOUT
 from partita.probes.timing import computed
 from partita.program.instruction import After, Compute, Instruction, Load, Receive, Send, Space
-from partita.program.program import Lane, Parcel, Program, Role, Segment
+from partita.program.layout import Parcel
+from partita.program.program import Lane, Program, Role, Segment
 from partita.program.versions import Ledger
 from partita.runs.assembly import make_rank
 from partita.runtime.leg import Interval

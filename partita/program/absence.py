@@ -55,7 +55,7 @@ def left_out(role: Role, rank: int, away: Collection[int]) -> frozenset[str]:
 def met_by(program: Program, peer: int) -> tuple[int, ...]:
     """The ranks that exchange messages with `peer`; of a group that sums up with it, only the first rank."""
     ranks = ((role, rank) for role in program.roles for rank in role.ranks if rank != peer)
-    acts = [i.act for _, i in program.instructions() if isinstance(i.act, Collective)]
+    acts = program.acts(Collective)
     firsts = {group[0] for act in acts for group in act.groups if peer in group}
     return tuple(sorted(rank for role, rank in ranks if rank in firsts or left_out(role, rank, (peer,))))
 
@@ -76,7 +76,7 @@ def successor_of(program: Program, there: Collection[int], lost: int) -> int:
 
 
 def _stepped(role: Role) -> frozenset[str]:
-    return frozenset(i.act.bucket for i in role.instructions if isinstance(i.act, Update))
+    return frozenset(act.bucket for act in role.acts(Update))
 
 
 def expendable(program: Program, peer: int) -> bool:
@@ -112,7 +112,7 @@ def answered(program: Program, peer: int) -> bool:
     """Whether the answers that `peer` receives in a round bring it the current weights, as its parameters or as a
     centre."""
     role, spaces = program.role_of[peer], (Space.PARAMETER, Space.ANCHOR)
-    came = {i.act.bucket for i in role.instructions if isinstance(i.act, Receive) and i.act.space in spaces}
+    came = {act.bucket for act in role.acts(Receive) if act.space in spaces}
     return program.drops or {bucket.name for bucket in program.trained} <= came
 
 

@@ -30,20 +30,11 @@ from partita.program.instruction import (
     Send,
     Space,
 )  # fmt: skip
-from partita.program.layout import MASS as MASS
-from partita.program.layout import NORM as NORM
-from partita.program.layout import WEIGHT as WEIGHT
-from partita.program.layout import WORD as WORD
-from partita.program.layout import Bucket as Bucket
-from partita.program.layout import Coding as Coding
-from partita.program.layout import Parcel as Parcel
-from partita.program.layout import Piece as Piece
-from partita.program.layout import Shares as Shares
-from partita.program.layout import dense_elements as dense_elements
-from partita.program.layout import of_one_number as of_one_number
+from partita.program.layout import NORM, Bucket, Coding, Parcel
 from partita.program.scaling import Scaling
 from partita.units import Bytes
 
+A = TypeVar("A")
 T = TypeVar("T")
 
 
@@ -111,25 +102,24 @@ class Role:
     def decoded(self) -> dict[str, tuple[int, ...]]:
         """Coding -> the ranks whose codings this role decodes one by one; empty where one coding stands for all."""
         found: dict[str, tuple[int, ...]] = {}
-        for act in (i.act for i in self.instructions if isinstance(i.act, Decode)):
+        for act in self.acts(Decode):
             found[act.coding] = tuple(dict.fromkeys((*found.get(act.coding, ()), *act.sources)))
         return found
 
     @cached_property
     def serves(self) -> frozenset[str]:
         """The buckets of which this role has the authoritative weights, newer than those that workers read."""
-        applies = [i.act for i in self.instructions if isinstance(i.act, Apply)]
-        return frozenset(a.bucket for a in applies if self.keeps == "server" or a.into is Space.SERVED)
+        return frozenset(a.bucket for a in self.acts(Apply) if self.keeps == "server" or a.into is Space.SERVED)
 
     @cached_property
     def packed(self) -> frozenset[str]:
         """The buckets of whose gradients such a rank has a flat copy."""
-        acts = [i.act for i in self.instructions]
-        found = {act.bucket for act in acts if isinstance(act, Combine)}
-        found |= {act.bucket for act in acts if isinstance(act, Decode) and act.into is Space.GRADIENT}
-        found |= {act.bucket for act in acts if isinstance(act, Pack | Receive) and act.space is Space.GRADIENT}
-        found |= {act.bucket for act in acts if isinstance(act, Apply) and (act.need > 1 or act.drop)}
-        return frozenset(found | {NORM for act in acts if isinstance(act, Norm)})
+        found = {act.bucket for act in self.acts(Combine)}
+        found |= {act.bucket for act in self.acts(Decode) if act.into is Space.GRADIENT}
+        found |= {act.bucket for act in self.acts(Pack) if act.space is Space.GRADIENT}
+        found |= {act.bucket for act in self.acts(Receive) if act.space is Space.GRADIENT}
+        found |= {act.bucket for act in self.acts(Apply) if act.need > 1 or act.drop}
+        return frozenset(found | {NORM for _ in self.acts(Norm)})
 
     @cached_property
     def gates(self) -> dict[Gate, tuple[str, ...]]:
@@ -170,6 +160,10 @@ class Role:
         """The lane whose rounds are a rank's: the one that computes, otherwise the one that serves."""
         names = [lane.name for lane in self.lanes]
         return next((name for name in ("compute", "serve") if name in names), names[0])
+
+    def acts(self, kind: type[A]) -> tuple[A, ...]:
+        """The acts of one kind, in program order."""
+        return tuple(i.act for i in self.instructions if isinstance(i.act, kind))
 
     def on(self, lane: str) -> tuple[Instruction, ...]:
         """The instructions of a lane, in program order."""
@@ -226,7 +220,7 @@ class Program:
     @cached_property
     def drops(self) -> bool:
         """Whether servers ignore late contributions."""
-        return any(isinstance(i.act, Apply) and i.act.drop for _, i in self.instructions())
+        return any(act.drop for act in self.acts(Apply))
 
     @cached_property
     def trained(self) -> tuple[Bucket, ...]:
@@ -290,8 +284,7 @@ class Program:
         """(space, bucket) of every tensor that the role's ranks keep from round to round besides parameters and
         gradients."""
         found: dict[tuple[Space, str], None] = {}
-        for i in role.instructions:
-            act = i.act
+        for act in (i.act for i in role.instructions):
             if isinstance(act, Mix):
                 found |= {(space, act.bucket): None for space in (act.into, *(term.space for term in act.terms))}
             elif isinstance(act, Collective | Send | Receive | Pack):
@@ -306,8 +299,7 @@ class Program:
 
     def stages_of(self, role: Role) -> tuple[int, ...]:
         """The stages whose segments a role runs; -1 stands for the whole graph."""
-        named = (self.segment[i.act.segment].stage for i in role.instructions if isinstance(i.act, Compute))
-        return tuple(sorted(set(named)))
+        return tuple(sorted({self.segment[act.segment].stage for act in role.acts(Compute)}))
 
     def graph_of(self, stage: int, captured: Graph) -> Graph:
         """The graph of a stage; with -1 that of the whole step, as captured unless lowering has rewritten it."""
@@ -318,3 +310,7 @@ class Program:
         for role in self.roles:
             for instruction in role.instructions:
                 yield role, instruction
+
+    def acts(self, kind: type[A]) -> tuple[A, ...]:
+        """The acts of one kind of all roles, in program order."""
+        return tuple(act for role in self.roles for act in role.acts(kind))

@@ -9,14 +9,14 @@ from partita.program.program import Program, Role
 def lockstep(program: Program) -> bool:
     """Whether no contribution is applied as it arrives: then all ranks take the same time for a round in the steady
     state, but for those that wait for nobody and so run ahead; a step is that of the slowest."""
-    return not any(isinstance(i.act, Apply) for _, i in program.instructions())
+    return not program.acts(Apply)
 
 
 def shares_of(program: Program, role: Role) -> dict[int, float]:
     """Rank -> minibatches' worth of samples in a round of it that are applied; if late ones are dropped, on average.
     Empty for a role that reads no samples."""
-    loads = [i.act for i in role.instructions if isinstance(i.act, Load) and i.act.fetch]
-    applies = [i.act for _, i in program.instructions() if isinstance(i.act, Apply) and i.act.drop]
+    loads = [act for act in role.acts(Load) if act.fetch]
+    applies = [act for act in program.acts(Apply) if act.drop]
     applied = applies[0].need / len({act.source for act in applies}) if applies else 1.0
     taken = applied * sum(load.count for load in loads) / program.batch
     return dict.fromkeys(role.ranks, taken) if loads else {}

@@ -226,7 +226,7 @@ def _in_flight(program: Program, graph: Graph, role: Role, stage: int) -> int:
     """The most microbatches between the beginning of forward and the end of backward of a stage."""
     flying = most = 0
     end = len(program.graph_of(stage, graph).operators)
-    for act in (i.act for i in role.instructions if isinstance(i.act, Compute)):
+    for act in role.acts(Compute):
         segment = program.segment[act.segment]
         if segment.stage == stage:
             flying += segment.start == 0

@@ -19,7 +19,8 @@ from partita.plan.plan import COMPILED, Plan
 from partita.plan.sync import Sync
 from partita.plan.wire import Codec
 from partita.program.instruction import Collective, Instruction, Kind
-from partita.program.program import Bucket, Lane, Program, Role
+from partita.program.layout import Bucket
+from partita.program.program import Lane, Program, Role
 from partita.simulator.simulate import step_seconds
 from partita.units import Bytes, Seconds
 from partita.wire.algorithms import ALGORITHMS, AUTO, BACKEND, STREAMS, all_reduce, hands_whole
@@ -61,7 +62,7 @@ def _settled(sync: Sync, plan: Plan, costs: Costs) -> Sync:
         steps = {name: step_seconds(_with(plan, name, costs), costs) for name in names}
         return replace(sync, wire=replace(sync.wire, collective=min(steps, key=lambda name: steps[name])))
     program = _with(plan, BACKEND, costs)
-    acts = [i.act for _, i in program.instructions() if isinstance(i.act, Collective)]
+    acts = program.acts(Collective)
     sums = [act for act in acts if act.kind is Kind.ALL_REDUCE and len(act.groups[0]) > 1]
     sizes = {program.payload(act): (len(act.groups[0]), act.codec) for act in sums}
     found = [(size, choice(timed(size, ranks, codec, costs))) for size, (ranks, codec) in sorted(sizes.items())]

@@ -22,7 +22,8 @@ from partita.graph.batch import substitute
 from partita.graph.graph import Graph
 from partita.graph.operator import Ref
 from partita.plan.plan import Plan
-from partita.program.program import MASS, Program, Role
+from partita.program.layout import MASS
+from partita.program.program import Program, Role
 from partita.runtime.device import CPU, clock_of
 from partita.runtime.feed import Feed, floats_of
 from partita.runtime.gather import reunited

@@ -38,7 +38,8 @@ from partita.program.instruction import (
     Space,
     Update,
 )
-from partita.program.program import MASS, WEIGHT, Segment
+from partita.program.layout import MASS, WEIGHT
+from partita.program.program import Segment
 from partita.program.versions import makes_version
 from partita.runtime.bounds import clip, norm
 from partita.runtime.buffers import change, settle

@@ -27,7 +27,7 @@ def alike(program: Program) -> dict[str, frozenset[Space]]:
 
 def products(program: Program) -> frozenset[str]:
     """The buckets for which every rank packs the products of all factors: those of graphs without a forward pass."""
-    packs = [i.act for _, i in program.instructions() if isinstance(i.act, Pack) and i.act.stage >= 0]
+    packs = [act for act in program.acts(Pack) if act.stage >= 0]
     return frozenset(act.bucket for act in packs if not program.stages[act.stage].forward_length)
 
 

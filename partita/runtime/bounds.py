@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from partita.program.instruction import Clip, Norm, Space
-from partita.program.program import NORM
+from partita.program.layout import NORM
 from partita.program.scaling import MARGIN
 from partita.runtime.rank import Rank
 from partita.runtime.scaler import norm_of

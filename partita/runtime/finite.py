@@ -38,7 +38,7 @@ def check_loss(rank: Rank, loss: torch.Tensor, step: int) -> None:
 
 def _weighs_nothing(rank: Rank) -> bool:
     """Whether its loss may be a mean over nothing: a plain mean of a part of a minibatch."""
-    loads = [i.act for i in rank.role.instructions if isinstance(i.act, Load)]
+    loads = rank.role.acts(Load)
     return rank.graph.weight is None and any(act.count < rank.program.batch for act in loads)
 
 

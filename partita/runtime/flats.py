@@ -14,7 +14,7 @@ import torch
 
 from partita.lowering.layout import ALIGNED
 from partita.program.instruction import Space
-from partita.program.program import Bucket
+from partita.program.layout import Bucket
 from partita.runtime.owned import Shapes, release
 from partita.tracing.convert import dense
 

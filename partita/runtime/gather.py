@@ -8,7 +8,8 @@ import torch
 
 from partita.graph.graph import Graph
 from partita.program.instruction import Space
-from partita.program.program import Bucket, Program, Shares
+from partita.program.layout import Bucket, Shares
+from partita.program.program import Program
 from partita.runtime.owned import allocate
 from partita.runtime.segment import Leaves
 from partita.runtime.state import State, rows

@@ -28,7 +28,7 @@ def mark_gone(rank: Rank, peer: int, times: int) -> None:
             return
         rank.away.add(peer)
         rank.gone[peer] = times + 1
-        brought = {i.act.bucket for i in rank.role.instructions if isinstance(i.act, Apply) and i.act.source == peer}
+        brought = {act.bucket for act in rank.role.acts(Apply) if act.source == peer}
         for bucket in sorted(brought & rank.role.serves) if not rank.program.drops else ():
             rank.state.ledger.lose(bucket, peer)
         _left_out(rank)
@@ -43,9 +43,9 @@ def mark_back(rank: Rank, peer: int, at: int) -> None:
             rank.board.missing[name] = rank.board.done.get(name, 0), done
             rank.board.done[name] = done
         turns: dict[str, int] = {}
-        for i in rank.role.instructions:
-            if isinstance(i.act, Apply) and i.act.source == peer:
-                turns[i.act.bucket] = turns.get(i.act.bucket, 0) + at
+        for act in rank.role.acts(Apply):
+            if act.source == peer:
+                turns[act.bucket] = turns.get(act.bucket, 0) + at
         rank.state.ledger.turns |= {(bucket, peer): turn for bucket, turn in turns.items()}
         _left_out(rank)
 

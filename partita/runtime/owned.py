@@ -16,7 +16,7 @@ from math import prod
 import torch
 
 from partita.program.instruction import Space
-from partita.program.program import Bucket, Piece
+from partita.program.layout import Bucket, Piece
 
 Shapes = Mapping[str, tuple[int, ...]]
 

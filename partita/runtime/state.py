@@ -19,7 +19,8 @@ import torch
 from partita.graph.graph import Constant, Graph
 from partita.plan.rule import ruled
 from partita.program.instruction import KEPT, Apply, Snapshot, Space, Update
-from partita.program.program import MASS, Bucket, Piece, Program, Role
+from partita.program.layout import MASS, Bucket, Piece
+from partita.program.program import Program, Role
 from partita.program.versions import Ledger
 from partita.runtime.flats import Views, flats_of, wholes_of
 from partita.runtime.neutral import left_out
@@ -165,17 +166,16 @@ def make_state(
     if MASS in parameter:
         parameter[MASS].fill_(1.0)
     kept = {place: _begun(place[0], program.bucket[place[1]], parameter[place[1]]) for place in program.kept(role)}
-    acts = [i.act for i in role.instructions]
-    beside = {act.bucket for act in acts if isinstance(act, Apply) and act.into is Space.SERVED and not act.delta}
+    beside = {act.bucket for act in role.acts(Apply) if act.into is Space.SERVED and not act.delta}
     views |= {name: shaped(kept[Space.SERVED, name], views[name]) for name in beside}
     optimizer = _optimizers(graph, program, task, views, owned)
     schedule = {name: schedule_of(task, one) for name, one in optimizer.items()} if task.schedule else {}
-    given = [act for act in acts if isinstance(act, Snapshot) and act.to != rank]
+    given = [act for act in role.acts(Snapshot) if act.to != rank]
     outbox = {(act.bucket, act.to): parameter[act.bucket].clone() for act in given}
     unsure = graph.rung == "opaque"
-    for act in (act for act in acts if isinstance(act, Apply) and act.bucket in gradient and unsure):
+    for act in (act for act in role.acts(Apply) if act.bucket in gradient and unsure):
         gradient[act.bucket][0].fill_(-0.0)  # what servers add to, see `neutral`
-    lying = {act.bucket for act in acts if isinstance(act, Update) and act.part}  # gradients where backward left them
+    lying = {act.bucket for act in role.acts(Update) if act.part}  # gradients where backward left them
     joinable = ruled(graph, program.update).optimizer.joins and not unsure
     made = State(
         leaves, parameter, gradient, views, flats.gradient_pieces, {}, outbox, Ledger(rank), optimizer, schedule, kept,

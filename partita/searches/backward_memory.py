@@ -25,7 +25,7 @@ from partita.lowering.readers import parameter_readers
 from partita.lowering.shards import unsliced
 from partita.plan.memory import Shard
 from partita.plan.plan import Plan
-from partita.program.program import Bucket
+from partita.program.layout import Bucket
 from partita.searches.sections import Sections, size_of
 from partita.searches.tied_parameters import tied_parameters
 from partita.units import Bytes

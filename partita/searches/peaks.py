@@ -103,7 +103,7 @@ def _of_program(program: Program, graph: Graph, costs: Costs, cut: int) -> Peaks
 
 def _samples(program: Program, graph: Graph, role: Role) -> Bytes:
     """Bytes that a microbatch's samples take on a rank of the role, which loads all of the next step's ahead."""
-    found = {act.stage: act.count for i in role.instructions if isinstance(act := i.act, Load) and act.fetch}
+    found = {act.stage: act.count for act in role.acts(Load) if act.fetch}
     return sum(_inputs(program.graph_of(stage, graph), stage, count) for stage, count in found.items())
 
 

@@ -158,7 +158,7 @@ def _disturbed(
 
 def _serves(role: Role) -> bool:
     """Whether its ranks compute no part of the model."""
-    return not any(isinstance(i.act, Compute) for i in role.instructions)
+    return not role.acts(Compute)
 
 
 def _felt_beside(

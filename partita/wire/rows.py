@@ -11,7 +11,8 @@ from typing import Final
 
 from partita.graph.tensor import ITEMSIZE
 from partita.program.instruction import Collective, Decode, Encode, Receive, Send, Space
-from partita.program.program import Coding, Program, Role
+from partita.program.layout import Coding
+from partita.program.program import Program, Role
 from partita.units import Bytes
 from partita.wire.codec import room
 

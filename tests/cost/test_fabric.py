@@ -35,7 +35,8 @@ from partita.cost.fabric import (
 )
 from partita.cost.wiring import PASSES, Circle, circle_of
 from partita.program.instruction import Collective, Instruction
-from partita.program.program import Bucket, Lane, Program, Role
+from partita.program.layout import Bucket
+from partita.program.program import Lane, Program, Role
 from partita.program.space import Kind
 from partita.simulator.simulate import simulate
 from tests.small import two_layers

@@ -14,7 +14,8 @@ from partita.cost.rings import collective_bytes
 from partita.graph.graph import Graph
 from partita.graph.precision import shortened
 from partita.program.instruction import Collective
-from partita.program.program import NORM, Program
+from partita.program.layout import NORM
+from partita.program.program import Program
 from partita.program.timeline import PURPOSES
 from partita.simulator.simulate import simulate
 from tests.cost.test_memory import ADAM

@@ -14,7 +14,7 @@ from partita.lowering.lower import lower
 from partita.lowering.owners import owners_of
 from partita.lowering.samples import Draft
 from partita.plan.plan import Plan
-from partita.program.program import Bucket
+from partita.program.layout import Bucket
 from partita.recipes.catalogue import call
 from partita.zoo.tasks import classify
 from tests.captures import capture

@@ -9,7 +9,8 @@ import pytest
 
 from partita.errors import ProgramError
 from partita.program.instruction import After, Collective, Gate, Instruction, Kind, Mark, Receive, Send
-from partita.program.program import Bucket, Lane, Piece, Policy, Program, Role
+from partita.program.layout import Bucket, Piece
+from partita.program.program import Lane, Policy, Program, Role
 from partita.program.verify import verify
 from partita.simulator.simulate import simulate
 from tests.priced import priced

@@ -17,7 +17,7 @@ from partita.lowering.mixing_matrices import Matrix, drawn, graph_edges, metropo
 from partita.plan.check import check
 from partita.plan.sync import GRAPHS, Gossip
 from partita.program.instruction import Space
-from partita.program.program import MASS
+from partita.program.layout import MASS
 from partita.recipes.catalogue import call
 from partita.runs.assembly import train_in_process
 from partita.simulator.simulate import simulate

@@ -16,7 +16,8 @@ from partita.lowering.lower import LoweredPhase, last_program, lower
 from partita.oracles.check import checked, difference
 from partita.plan.plan import Plan
 from partita.program.instruction import After, Collective, Instruction, Load, Mark, Send
-from partita.program.program import WORD, Lane, Program, Role
+from partita.program.layout import WORD
+from partita.program.program import Lane, Program, Role
 from partita.program.timeline import Timeline
 from partita.program.verify import verify
 from partita.recipes.catalogue import call

@@ -24,7 +24,8 @@ from partita.oracles.captured import Captured
 from partita.oracles.check import ROUNDING, TOLERANCE, checked
 from partita.oracles.half_precision import half_precision
 from partita.program.instruction import Pack
-from partita.program.program import WEIGHT, Role
+from partita.program.layout import WEIGHT
+from partita.program.program import Role
 from partita.program.scaling import LARGEST, Scaling
 from partita.recipes.catalogue import call
 from partita.runs.assembly import initial, train_in_process

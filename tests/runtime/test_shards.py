@@ -12,7 +12,7 @@ from torch import nn
 
 from partita.oracles.check import TOLERANCE, checked
 from partita.program.instruction import Collective, Kind, Update
-from partita.program.program import NORM
+from partita.program.layout import NORM
 from partita.recipes.catalogue import call
 from partita.runs.assembly import train_in_process
 from partita.task import Task

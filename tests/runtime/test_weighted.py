@@ -17,7 +17,7 @@ from partita.lowering.lower import lower
 from partita.oracles.check import TOLERANCE, checked
 from partita.oracles.reference import fresh
 from partita.program.instruction import Pack, Scale
-from partita.program.program import WEIGHT
+from partita.program.layout import WEIGHT
 from partita.recipes.catalogue import call
 from partita.runs import assembly
 from partita.runs.assembly import train_in_process
