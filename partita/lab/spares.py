@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any
 
 Message = Mapping[str, Any]
 
@@ -50,6 +50,3 @@ class Spares:
             self.away.add(rank)
             return True
         return False
-
-
-NOBODY: Final = Spares()

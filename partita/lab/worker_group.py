@@ -16,6 +16,7 @@ import selectors
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass, field
 from math import inf
 from pathlib import Path
 from types import TracebackType
@@ -28,13 +29,61 @@ from partita.lab.lab import Lab
 from partita.lab.links import Links
 from partita.lab.network import open_lab
 from partita.lab.record import scratch
-from partita.lab.spares import NOBODY, Spares
+from partita.lab.spares import Spares
 from partita.lab.worker import Worker, start_worker
 from partita.units import Bytes, Seconds
 
 KEEPER: Final = -1  # among the ranks of whom the group hears
 DEATH_DELAY: Final[Seconds] = 0.5  # of what says so, behind the reports of those who lost a connection by it
 OnEvent = Callable[[int, dict[str, Any]], None]
+
+
+@dataclass
+class Request:
+    """What all workers are asked, and what has come of it: `replies` by rank, `failures`, and when a worker that has
+    yet to answer last `moved`. It waits `timeout` seconds for that, and `stall` seconds while some worker stands still.
+    Private to one `ask_all`."""
+
+    number: int
+    verb: str
+    timeout: Seconds
+    stall: Seconds
+    on_event: OnEvent
+    spares: Spares
+    replies: dict[int, dict[str, Any]] = field(default_factory=dict)
+    failures: list[WorkerFailure] = field(default_factory=list)
+    moved: Seconds = field(default_factory=time.monotonic)
+
+    @property
+    def end(self) -> Seconds:
+        """When it is given up. A peer's report of a lost connection may arrive before the death that caused it."""
+        given_up = self.moved + self.timeout
+        return min(given_up, self.failures[0].heard + DEATH_DELAY) if self.failures else given_up
+
+    def limit(self, workers: Sequence[Worker]) -> Seconds:
+        """The same, or when who stands still has done so for too long."""
+        standing = any(worker.stands for worker in workers)
+        return min(self.end, self.moved + self.stall) if standing else self.end
+
+    def owed_by(self, worker: Worker) -> bool:
+        """Whether a worker has yet to answer."""
+        return worker.rank not in self.replies
+
+    def owing(self, workers: Sequence[Worker]) -> list[Worker]:
+        """The workers that have yet to answer, of those that are there."""
+        return [worker for worker in workers if self.owed_by(worker) and worker.rank not in self.spares.away]
+
+    def goes_on(self) -> None:
+        """A worker that had yet to answer has moved; what has failed ends nevertheless."""
+        if not self.failures:
+            self.moved = time.monotonic()
+
+    def fails(self, worker: Worker, message: dict[str, Any]) -> None:
+        """A worker reports an error: the others go on without it if they may."""
+        if self.spares.gives_up(worker.rank):
+            self.on_event(worker.rank, {"note": f"{message['error']}; the others go on without it"})
+        elif worker.rank not in self.spares.away:
+            self.failures.append(reported_by(worker, message))
 
 
 class WorkerGroup:
@@ -53,7 +102,6 @@ class WorkerGroup:
         self.logs, self.beside, self.listen = logs, beside, listen
         self.workers: list[Worker] = []
         self.broken = ""
-        self.spares = Spares()
         self._number = 0
         self._stack, self._untimed = ExitStack(), ExitStack()
 
@@ -92,7 +140,7 @@ class WorkerGroup:
 
     def ask_all(
         self, verb: str, payload: Mapping[str, Any] | Sequence[Mapping[str, Any]], timeout: Seconds,
-        on_event: OnEvent = lambda rank, event: None, stall: Seconds = inf, spares: Spares = NOBODY,
+        on_event: OnEvent = lambda rank, event: None, stall: Seconds = inf, spares: Spares | None = None,
     ) -> list[dict[str, Any]]:  # fmt: skip
         """The reply of every rank to `verb`, in order; a sequence as `payload` has one for each rank. The others go on
         without a rank of `spares` that dies; it is started again if they say so.
@@ -104,128 +152,120 @@ class WorkerGroup:
         if self.broken:
             raise RunError(f"the workers cannot be asked to {verb}: {self.broken}; start them again")
         self._number += 1
-        self.spares, self.links = spares, Links(self.cluster, self.lab.addresses)
+        self.links = Links(self.cluster, self.lab.addresses)
+        request = Request(self._number, verb, timeout, stall, on_event, spares or Spares())
         for worker in self.workers:
             own = payload if isinstance(payload, Mapping) else payload[worker.rank]
-            worker.tell({"id": self._number, "verb": verb, **own})
+            worker.tell({"id": request.number, "verb": verb, **own})
             worker.step, worker.ready, worker.stands, worker.heard = -1, False, None, time.monotonic()
             self._want_write(worker)
         try:
             with self._untimed:
-                replies = self._listen(verb, timeout, on_event, stall)
-            if spares.died:
-                self.broken = f"rank {min(spares.died)} died"
+                replies = self._listen(request)
+            if request.spares.died:
+                self.broken = f"rank {min(request.spares.died)} died"
             return replies
         except BaseException as error:
             self.broken = str(error) or type(error).__name__
             raise
 
-    def _listen(self, verb: str, timeout: Seconds, on_event: OnEvent, stall: Seconds) -> list[dict[str, Any]]:
-        replies: dict[int, dict[str, Any]] = {}
-        failures: list[WorkerFailure] = []
-        moved = time.monotonic()
-        end = moved + timeout
-        while len(replies) + len(self.spares.away) < len(self.workers) or failures:
-            limit = min(end, moved + stall) if any(worker.stands for worker in self.workers) else end
-            heard = moved
+    def _listen(self, request: Request) -> list[dict[str, Any]]:
+        """The replies of all but those that are away. Raises the likely cause of what has failed, a hang where nobody
+        moves."""
+        limit = request.end
+        while request.owing(self.workers) or request.failures:
+            limit, before = request.limit(self.workers), request.moved
             for key, events in self.selector.select(max(0.0, limit - time.monotonic())):
-                if key.data == KEEPER:
-                    raise self.lab.keeper.gone()
-                worker = self.workers[key.data]
-                if events & selectors.EVENT_WRITE:
-                    worker.flush()
-                    self._want_write(worker)
-                elif key.fd == worker.lines.descriptor:
-                    owes = worker.rank not in replies
-                    if self._hear(worker, replies, failures, on_event) and owes and not failures:
-                        moved = time.monotonic()
-                        end = moved + timeout
-                elif key.fd == worker.watch and not worker.ended:
-                    self._hear(worker, replies, failures, on_event)
-                    self.selector.unregister(key.fileobj)
-                    worker.ended = True
-                    owes, begun = worker.rank not in replies, worker.step >= 0
-                    if owes and not failures and self.spares.can_do_without(worker.rank, begun):
-                        self._do_without(worker, on_event)
-                        moved = time.monotonic()
-                        end = moved + timeout
-                    elif all(failure.error.rank != worker.rank for failure in failures):
-                        failures.append(death_of(self.lab, worker))
-            if failures:
-                # A peer's report of a lost connection may arrive before the death that caused it.
-                end = min(end, failures[0].heard + DEATH_DELAY)
-                if any(failure.died for failure in failures):
-                    break
-            if moved == heard and time.monotonic() >= min(limit, end):
+                self._attend(key, events, request)
+            if any(failure.died for failure in request.failures):
                 break
-        if failures:
-            raise likely_cause(failures).error
-        if len(replies) + len(self.spares.away) < len(self.workers):
-            raise hang(verb, time.monotonic() - moved, self._silent(replies), stood=limit < end)
-        return [replies[worker.rank] for worker in self.workers if worker.rank in replies]
+            if request.moved == before and time.monotonic() >= min(limit, request.end):
+                break
+        if request.failures:
+            raise likely_cause(request.failures).error
+        if silent := request.owing(self.workers):
+            raise hang(request.verb, time.monotonic() - request.moved, silent, stood=limit < request.end)
+        return [request.replies[worker.rank] for worker in self.workers if worker.rank in request.replies]
 
-    def _do_without(self, worker: Worker, on_event: OnEvent) -> None:
+    def _attend(self, key: selectors.SelectorKey, events: int, request: Request) -> None:
+        """Something moves: a worker can be told more, says something, or ends."""
+        if key.data == KEEPER:
+            raise self.lab.keeper.gone()
+        worker = self.workers[key.data]
+        if events & selectors.EVENT_WRITE:
+            worker.flush()
+            self._want_write(worker)
+        elif key.fd == worker.lines.descriptor:
+            owed = request.owed_by(worker)
+            if self._hear(worker, request) and owed:
+                request.goes_on()
+        elif key.fd == worker.watch and not worker.ended:
+            self._hear(worker, request)
+            self.selector.unregister(worker.watch)
+            worker.ended = True
+            self._ends(worker, request)
+
+    def _ends(self, worker: Worker, request: Request) -> None:
+        """A worker has ended: the others go on without it if they may."""
+        spare = request.spares.can_do_without(worker.rank, begun=worker.step >= 0)
+        if spare and request.owed_by(worker) and not request.failures:
+            self._do_without(worker, request)
+            request.goes_on()
+        elif all(failure.error.rank != worker.rank for failure in request.failures):
+            request.failures.append(death_of(self.lab, worker))
+
+    def _do_without(self, worker: Worker, request: Request) -> None:
         """Go on without a worker that has died; it is started again if it may be."""
-        rank, again = worker.rank, self.spares.dies(worker.rank)
+        rank, again = worker.rank, request.spares.dies(worker.rank)
         sentence = death_of(self.lab, worker).error.sentence
         left = (
             "another of its chain plays its part"
-            if self.spares.successors(rank)
+            if request.spares.successors(rank)
             else "its samples are left out from then on"
         )
         way = "it is started again" if again else left
-        on_event(rank, {"note": f"{sentence}; the others go on, {way}"})
+        request.on_event(rank, {"note": f"{sentence}; the others go on, {way}"})
         for descriptor in (worker.lines.descriptor, worker.stdin):
             if descriptor in self.selector.get_map():
                 self.selector.unregister(descriptor)
         if again:
             self.workers[rank] = self._start(rank, self._stack)
-            for number, message in zip((0, self._number), again, strict=True):
+            for number, message in zip((0, request.number), again, strict=True):
                 self.workers[rank].tell({"id": number, **message})
             self._want_write(self.workers[rank])
 
-    def _silent(self, replies: Mapping[int, Any]) -> list[Worker]:
-        return [w for w in self.workers if w.rank not in replies and w.rank not in self.spares.away]
-
-    def _hear(
-        self, worker: Worker, replies: dict[int, dict[str, Any]], failures: list[WorkerFailure], on_event: OnEvent
-    ) -> bool:
+    def _hear(self, worker: Worker, request: Request) -> bool:
         """Handle the messages of a worker; whether it has made progress. Lines that are no messages of this request
         go to its log."""
         moved, worker.heard = False, time.monotonic()
         for message in worker.hear():
-            if message.get("id") != self._number:
+            if message.get("id") != request.number:
                 continue
             if at := message.get("event", {}).get("at"):
                 worker.stands = at
-                moved |= self._hear_of_links(worker, at, on_event)
+                moved |= self._hear_of_links(worker, at, request.on_event)
                 continue
             moved, worker.stands = True, None
             if "event" in message:
-                event = message["event"]
-                worker.step = max(worker.step, event.get("step", -1))
-                worker.ready |= "ready" in event
-                if "back" in event:
-                    self.spares.absent.discard(worker.rank)
-                if "untimed" in event:
-                    self._untimed.enter_context(self.lab.lifted())
-                if "failed" in event:
-                    self._fails(worker, event["failed"], failures, on_event)
-                on_event(worker.rank, event)
+                self._hear_event(worker, message["event"], request)
             elif "error" in message:
-                self._fails(worker, message, failures, on_event)
+                request.fails(worker, message)
             else:
-                replies[worker.rank] = message["ok"]
+                request.replies[worker.rank] = message["ok"]
         if worker.lines.ended and worker.lines.descriptor in self.selector.get_map():
             self.selector.unregister(worker.lines.descriptor)
         return moved
 
-    def _fails(self, worker: Worker, message: dict[str, Any], failures: list[WorkerFailure], on_event: OnEvent) -> None:
-        """A worker reports an error: the others go on without it if they may."""
-        if self.spares.gives_up(worker.rank):
-            on_event(worker.rank, {"note": f"{message['error']}; the others go on without it"})
-        elif worker.rank not in self.spares.away:
-            failures.append(reported_by(worker, message))
+    def _hear_event(self, worker: Worker, event: dict[str, Any], request: Request) -> None:
+        worker.step = max(worker.step, event.get("step", -1))
+        worker.ready |= "ready" in event
+        if "back" in event:
+            request.spares.absent.discard(worker.rank)
+        if "untimed" in event:
+            self._untimed.enter_context(self.lab.lifted())
+        if "failed" in event:
+            request.fails(worker, event["failed"])
+        request.on_event(worker.rank, event)
 
     def _hear_of_links(self, worker: Worker, at: Mapping[str, Any], on_event: OnEvent) -> bool:
         """Whether bytes move to or from a worker that stands still: then it is slow, and does not hang."""
