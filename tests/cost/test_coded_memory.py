@@ -173,13 +173,13 @@ def test_rows_of_several_rounds_and_of_parts_by_hand() -> None:
 def test_a_sum_hop_by_hop_takes_messages() -> None:
     """A ring of three: the part that came last; encoded, a message of each part besides."""
     _, program = lowered("ddp(collective=ring,bucket_bytes=1048576)")
-    (act,) = (i.act for i in program.roles[0].instructions if isinstance(i.act, Collective))
+    (act,) = program.roles[0].acts(Collective)
     part = -(-program.bucket[act.bucket].elements // WORKERS)
     assert hop_bytes(program, act, 0) == 4 * part
     assert hop_bytes(program, replace(act, algorithm="backend"), 0) == 0
     assert hop_bytes(program, replace(act, kind=Kind.ALL_GATHER), 0) == 0
     _, program = lowered("ddp(codec=q8,bucket_bytes=1048576)")
-    (act,) = (i.act for i in program.roles[0].instructions if isinstance(i.act, Collective))
+    (act,) = program.roles[0].acts(Collective)
     assert hop_bytes(program, act, 0) == program.bucket[act.bucket].elements + WORKERS * 4 + part + 4
 
 

@@ -89,7 +89,7 @@ def test_copies_are_priced_by_pieces_and_elements() -> None:
     graph, machines = two_layers(), whole_cores(2, 1e8)
     program = program_of(graph, "ddp", 2)
     costs = priced(graph, machines, [4], copy=Touch(1.0, 0.125))
-    pack = next(i.act for _, i in program.instructions() if isinstance(i.act, Pack))
+    pack, *_ = program.acts(Pack)
     assert demand_of(costs, program, pack).core == 2 * 1.0 + 36 * 0.125
     assert demand_of(costs, program, Combine("b0", (0, 1))).core == 2 * (2 * 1.0 + 36 * 0.125)
 

@@ -61,7 +61,7 @@ def test_states_are_those_of_the_paper(text: str) -> None:
 def test_messages_are_as_short_as_what_they_hold(text: str, share: float) -> None:
     def sent(text: str) -> int:
         _, program = program_of(text)
-        acts = [i.act for i in program.roles[0].instructions if isinstance(i.act, Collective)]
+        acts = program.roles[0].acts(Collective)
         return sum(collective_bytes(program, act, RANKS)[0] for act in acts)
 
     knobs = text.removesuffix(")") + ("," if "(" in text else "(")

@@ -92,7 +92,7 @@ def test_masters_cost_two_casts() -> None:
     costs = priced(graph, cluster, [12], copy=replace(priced(graph, cluster, [12]).copy, element=1e-6))
     spent = []
     for program in (whole, short):
-        acts = [i.act for i in program.roles[0].instructions if isinstance(i.act, Update)]
+        acts = program.roles[0].acts(Update)
         spent.append(sum(demand_of(costs, program, act).core for act in acts))
     elements = sum(p.tensor.elements() for p in graph.parameters)
     assert spent[1] - spent[0] == pytest.approx(1.5e-6 * elements)

@@ -23,7 +23,7 @@ from partita.program.instruction import Collective, Kind
 def test_long_sums_of_fp16_go_by_a_ring(plan: str, cluster: str, algorithm: str) -> None:
     graph, machines = api.graph_of("convnet-8m"), api.cluster_of(cluster)
     program = last_program(graph, api.plan_of(plan, graph, machines), machines)
-    acts = [i.act for _, i in program.instructions() if isinstance(i.act, Collective)]
+    acts = program.acts(Collective)
     sums = [act for act in acts if act.kind is Kind.ALL_REDUCE]
     assert {act.algorithm for act in sums if program.payload(act) >= LEAST} == {algorithm}
     short = {act.algorithm for act in sums if program.payload(act) < LEAST}

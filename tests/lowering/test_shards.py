@@ -34,7 +34,7 @@ def program_of(graph: Graph, size: int, bucket: int, memory: Memory, microbatche
 
 
 def sent(program: Program, size: int) -> int:
-    acts = [i.act for i in program.roles[0].instructions if isinstance(i.act, Collective)]
+    acts = program.roles[0].acts(Collective)
     return sum(sum(collective_bytes(program, act, size)) for act in acts)
 
 
@@ -96,7 +96,7 @@ def test_two_packed_buckets_are_there_at_most(given_: tuple[Program, int, Shard,
     role = program.roles[0]
     packs = [i for i in role.on("compute") if isinstance(i.act, Pack)]
     if shard is Shard.OPTIMIZER:
-        assert not any(isinstance(i.act, Free) for i in role.instructions)
+        assert not role.acts(Free)
         return
     for early, late in zip(packs, packs[2:], strict=False):
         assert f"K{early.name[1:]}" in [after.name for after in late.after if not after.rounds]

@@ -58,7 +58,7 @@ def test_in_a_collective_of_hops_a_rank_calls_its_codec_in_a_row() -> None:
     graph, machines = two_layers(), whole_cores(4, 1e6)
     program = program_by("ddp(codec=q8)", graph, machines)
     costs = priced(graph, machines, [2])
-    (act,) = (i.act for i in program.roles[0].instructions if isinstance(i.act, Collective))
+    (act,) = program.roles[0].acts(Collective)
     costs.codecs["q8"] = Touch(0.0, 0.0), Touch(0.0, 0.0)  # type: ignore[index]
     free = hop_cores(costs, program, act, 4)
     costs.codecs["q8"] = Touch(1e3, 0.0, 1e6), Touch(1.0, 0.0, 1e9)  # type: ignore[index]

@@ -34,7 +34,7 @@ def test_counted_bytes_are_those_of_the_closed_form(crews: Crews) -> None:
     for text, passes in (("zero1", 2), ("zero2(bucket_bytes=9000)", 2), ("zero3(bucket_bytes=9000)", 3)):
         plan = api.plan_of(text, crew.graph, crew.cluster)
         program = last_program(crew.graph, plan, crew.cluster)
-        acts = [i.act for i in program.roles[0].instructions if isinstance(i.act, Collective)]
+        acts = program.roles[0].acts(Collective)
         predicted = [sum(sent) for sent in zip(*(collective_bytes(program, act, 3) for act in acts), strict=True)]
         take = crew.measure(plan, steps=2, evaluate=False)
         assert list(take.timeline.wire_sent) == predicted

@@ -34,7 +34,7 @@ def text(size: int) -> str:
 def algorithms(plan: Plan, costs: Costs) -> dict[int, str]:
     """Bytes -> the algorithm of its bucket."""
     program = last_program(costs.graph, plan, costs.cluster)
-    acts = [i.act for _, i in program.instructions() if isinstance(i.act, Collective)]
+    acts = program.acts(Collective)
     return {program.payload(act): act.algorithm for act in acts}
 
 

@@ -123,7 +123,7 @@ def test_it_is_a_point_of_the_space(name: str) -> None:
     graph, machines = two_layers(), cluster_of(4)
     plan = call(f"ddp(codec=topk(ratio=0.1),collective={name})", graph, machines)
     assert read_plan(write_plan(plan)) == plan
-    acts = [i.act for _, i in last_program(graph, plan, machines).instructions() if isinstance(i.act, Collective)]
+    acts = last_program(graph, plan, machines).acts(Collective)
     assert {act.algorithm for act in acts} == {name}
     assert {act.density for act in acts} == {4 / 36}
     plain = [i.act for _, i in last_program(graph, without_codecs(plan), machines).instructions()]
