@@ -87,7 +87,8 @@ class Gathers:
 
     def collectives(self, pipes: Pipes, i: int, place: int, wiring: Wiring, copy: Touch) -> CollectiveTimes:
         """Of a place of the i-th point, where packing is a `copy`."""
-        peak, width = float(pipes.peaks[i, place]), float(pipes.width[i, place])
+        near = pipes.hardware
+        peak, width = float(near.peaks[i, place]), float(near.width[i, place])
         circle = self.circle(data := int(pipes.data[i]), place * data)
         byte = copy.element / self.item / peak
         return CollectiveTimes(circle, wiring, width, pipes.saved, copy.tensor / peak, byte, self.item)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import cache
 from typing import Any, Final, TypeVar
 
@@ -108,7 +108,7 @@ class Pipes:
         state, tensors, own      bytes of trained parameters, how many tensors they are, bytes that no other place has
     Shape [points, places]
         ahead, back              seconds of a microbatch from place `first` to each one, and home
-        speeds .. light          as in PlaceHardware
+        hardware                 the devices and links of each place
     """
 
     pipe: int
@@ -125,14 +125,9 @@ class Pipes:
     state: Reals
     tensors: Reals
     own: Reals
-    speeds: Reals
-    peaks: Reals
     ahead: Reals
     back: Reals
-    width: Reals
-    whole: Reals
-    halves: Reals
-    light: Reals
+    hardware: PlaceHardware
     first: Ints
 
     def each(self, at: Ints) -> Pipes:
@@ -161,10 +156,10 @@ class StageMemory:
 
 
 def entries(arrays: T, at: Any) -> T:
-    """A dataclass of arrays, with the entries `at` of each of them along the first axis."""
+    """A dataclass of arrays, and of such dataclasses, with the entries `at` of each array along the first axis."""
     made: Any = arrays
-    names = (one.name for one in fields(made) if one.name not in ALIKE)
-    found: T = replace(made, **{name: getattr(made, name)[at] for name in names})
+    own = {one.name: getattr(made, one.name) for one in fields(made) if one.name not in ALIKE}
+    found: T = replace(made, **{name: entries(v, at) if is_dataclass(v) else v[at] for name, v in own.items()})
     return found
 
 

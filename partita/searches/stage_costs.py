@@ -132,8 +132,7 @@ class StageCosts:
         return Pipes(
             pipe=pipe, chunks=chunks, saved=saved, data=data, m=m, schedule=schedule, rule=rule, first=first,
             starts=starts.reshape(forward.shape), forward=forward, backward=returns, late=backward - returns,
-            state=state, tensors=tensors, own=own, ahead=ways[0], back=ways[1], speeds=near.speeds, peaks=near.peaks,
-            width=near.width, whole=near.whole, halves=near.halves, light=near.light,
+            state=state, tensors=tensors, own=own, ahead=ways[0], back=ways[1], hardware=near,
         )  # fmt: skip
 
     def transfers(self, pipes: Pipes, i: int) -> tuple[list[Seconds], list[Seconds]]:

@@ -42,11 +42,11 @@ class StepBounds:
         for some, at, pipes in self.places.pipes(space):
             kinds = shard[some]
             # Of a place's state, and of what no other place has, what a rank sends to its like in one round of a ring.
-            once = ((pipes.data - 1) / pipes.data)[:, None] / pipes.width
+            once = ((pipes.data - 1) / pipes.data)[:, None] / pipes.hardware.width
             part, own = (once * one.sum(axis=1) for one in (pipes.state, pipes.own))
             passes = np.array([self._passes(pipes, part, updates) for updates in (False, True)])
             whole = (kinds == 0).astype(np.int64)
-            sent = np.array([own.max(axis=1), (pipes.light * own).max(axis=1)])
+            sent = np.array([own.max(axis=1), (pipes.hardware.light * own).max(axis=1)])
             found[some] = np.maximum(passes[whole, at], with_burst(often[some] * sent[whole, at], pipes.saved))
             if closer and pipes.pipe > 1:
                 found[some] = np.maximum(found[some], self._in_order(pipes.each(at), part[at], kinds, bucket[some]))
@@ -57,7 +57,7 @@ class StepBounds:
         found = np.zeros(len(space))
         for some, at, pipes in self.places.pipes(space):
             each = (pipes.forward + pipes.backward + pipes.late).sum(axis=1)
-            found[some] = (pipes.m[:, None] * each / pipes.speeds).max(axis=1)[at]
+            found[some] = (pipes.m[:, None] * each / pipes.hardware.speeds).max(axis=1)[at]
         return found
 
     def _in_order(self, pipes: Pipes, part: Reals, shard: Ints, bucket: Ints) -> Reals:
@@ -65,7 +65,7 @@ class StepBounds:
         found = np.zeros(len(shard))
         copy, add = self.places.costs(1).copy, self.places.costs(1).add
         packs = np.array([self._packed(pipes, copy.least(add)), self._packed(pipes, add)])
-        steps = self._steps(pipes) / pipes.peaks
+        steps = self._steps(pipes) / pipes.hardware.peaks
         rounds = [self._rounds(pipes, part, whole) for whole in (False, True)]
         for i, (kind, most) in enumerate(zip(shard.tolist(), bucket.tolist(), strict=True)):
             first, update, tail, sent = int(pipes.first[i]), 0.0 if kind else steps[i, pipes.first[i]], 0.0, 0.0
@@ -86,17 +86,17 @@ class StepBounds:
         elif shard is GRADIENTS and pipes.data[i] > 1:
             waits = self.gathers.crowded(pipes, i, rows, bucket, self.places.count, costs.wiring, costs.copy, packed)
         took = {"F": pipes.forward[i], "B": pipes.backward[i], "W": pipes.late[i]}
-        seconds = {kind: (one / pipes.peaks[i]).ravel().tolist() for kind, one in took.items()}
+        seconds = {kind: (one / pipes.hardware.peaks[i]).ravel().tolist() for kind, one in took.items()}
         kept = shard in (Shard.NONE, OPTIMIZER)  # else each bucket is gone when the next is packed
         added, pack = packs[int(kept)], costs.add if kept and m > 1 else costs.copy.least(costs.add)
         first, others = (
-            {kind: ((kind == packed) * each / pipes.peaks[i]).ravel().tolist() for kind in took}
+            {kind: ((kind == packed) * each / pipes.hardware.peaks[i]).ravel().tolist() for kind in took}
             for each in (packs[0], added)
         )
         edges = [*pipes.starts[i].ravel().tolist(), self.places.count]
         cut = packed == "B" and pipes.data[i] > 1  # where a bucket is complete, which replicas wait for
         byte = cut * pack.element / self.graph.item
-        peaks = np.tile(pipes.peaks[i], pipes.chunks).tolist()
+        peaks = np.tile(pipes.hardware.peaks[i], pipes.chunks).tolist()
         early = [
             byte * self.gathers.early(*stage, bucket) / peak for stage, peak in zip(pairwise(edges), peaks, strict=True)
         ]
@@ -130,7 +130,8 @@ class StepBounds:
 
     def _rounds(self, pipes: Pipes, part: Reals, whole: bool) -> Reals:
         """Seconds in which each place sums up what it has once."""
-        waits, often = (pipes.whole, 2 * pipes.light) if whole else (pipes.halves, np.array(2.0))
+        near = pipes.hardware
+        waits, often = (near.whole, 2 * near.light) if whole else (near.halves, np.array(2.0))
         return waits + with_burst(often * part, pipes.saved)
 
     def _passes(self, pipes: Pipes, part: Reals, updates: bool) -> Reals:
@@ -144,7 +145,7 @@ class StepBounds:
         zero = pipes.ordered(Order.ZERO_BUBBLE)[:, None]
         many = np.where(zero, np.minimum(place, m - 1) + 1.0, 1.0)
         after = many * (late * zero + packs[:, 0])
-        inside = (m * (each + pack) - after) / pipes.peaks
+        inside = (m * (each + pack) - after) / pipes.hardware.peaks
         ways = np.where(place >= pipes.first[:, None], pipes.ahead + inside + pipes.back, 0.0)
         # What the last microbatch completes travels before the next round: of a pipe's first place all of it before
         # any forward pass, where there is but one place while one goes on.
@@ -155,8 +156,8 @@ class StepBounds:
                 last = last + pipes.pipe * pipes.forward[:, :-1].sum(axis=1)
             through = np.where(place == pipes.first[:, None], inside, 0.0)
         rounds = self._rounds(pipes, part, updates) * (pipes.data > 1)[:, None]
-        sent = through.max(axis=1)[:, None] - last / pipes.peaks + rounds
-        home = np.maximum(ways.max(axis=1)[:, None] + (after + steps) / pipes.peaks, sent)
-        own = (m * (each + pack) + steps) / pipes.speeds
+        sent = through.max(axis=1)[:, None] - last / pipes.hardware.peaks + rounds
+        home = np.maximum(ways.max(axis=1)[:, None] + (after + steps) / pipes.hardware.peaks, sent)
+        own = (m * (each + pack) + steps) / pipes.hardware.speeds
         found: Reals = np.maximum(np.take_along_axis(home, pipes.first[:, None], 1)[:, 0], own.max(axis=1))
         return found
