@@ -5,12 +5,13 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import dropwhile
 from math import inf
 from os.path import isfile
 from pathlib import Path
-from types import ModuleType
+from types import FrameType, ModuleType
 from typing import TYPE_CHECKING, Any, Final
 
 from partita.errors import Ended, PartitaError, TaskError, first_line, users_code
@@ -132,9 +133,7 @@ def spec_of(task: Task | str) -> str:
     refuse_while_loading()
     if isinstance(task, str):
         return task
-    frame, running = sys._getframe(1), []
-    while frame := frame.f_back:  # type: ignore[assignment]
-        running.append(f"{Path(frame.f_code.co_filename).resolve()}:{frame.f_code.co_name}")
+    running = [f"{Path(f.f_code.co_filename).resolve()}:{f.f_code.co_name}" for f in _outward(sys._getframe(1).f_back)]
     if not task.origin or task.origin in running:
         raise TaskError(
             f"the Task {task.name!r} was made where other processes cannot make it again; put a function without "
@@ -146,8 +145,7 @@ def spec_of(task: Task | str) -> str:
 def refuse_while_loading() -> None:
     """Raises TaskError if a file that Partita loads for a task is what calls: each worker loads that file as well, and
     would begin the same again."""
-    frame = sys._getframe(1)
-    while frame := frame.f_back:  # type: ignore[assignment]
+    for frame in _outward(sys._getframe(1).f_back):
         if frame.f_code.co_name == _module.__name__ and frame.f_globals.get("__name__") == __name__:
             place = frame.f_locals["place"]
             raise TaskError(
@@ -159,16 +157,26 @@ def refuse_while_loading() -> None:
 def _origin() -> str:
     """`file.py:function` of the nearest function that is making a Task, itself or by helpers in any file, and that
     stands at the top level of a file and takes no arguments; "" if there is none (in a notebook, a lambda)."""
-    frame = sys._getframe(2)
-    while frame.f_back and frame.f_globals.get("__name__", "").split(".")[0] in ("dataclasses", "partita"):
-        frame = frame.f_back
-    while frame and frame.f_code.co_name != "<module>":  # whoever imports a module does not make what it holds
+    for frame in dropwhile(lambda frame: frame.f_back and _is_ours(frame), _outward(sys._getframe(2))):
         code = frame.f_code
+        if code.co_name == "<module>":  # whoever imports a module does not make what it holds
+            break
         made = getattr(frame.f_globals.get(code.co_name), "__code__", None) is code
         if made and not code.co_argcount and not code.co_kwonlyargcount and Path(code.co_filename).is_file():
             return f"{Path(code.co_filename).resolve()}:{code.co_name}"
-        frame = frame.f_back  # type: ignore[assignment]
     return ""
+
+
+def _is_ours(frame: FrameType) -> bool:
+    package = frame.f_globals.get("__name__", "").split(".")[0]
+    return package in ("dataclasses", "partita")
+
+
+def _outward(frame: FrameType | None) -> Iterator[FrameType]:
+    """A frame of the stack, and those that have called it."""
+    while frame:
+        yield frame
+        frame = frame.f_back
 
 
 def load_task(spec: str, built_in: Callable[[str], Task | None] = lambda name: None) -> Task:
