@@ -80,10 +80,12 @@ def compare(
         plan = text if text == AUTO else _planned(given[text], graph, machines, task=loaded, costs=costs)
         return made[text] if isinstance(plan, str) else plan  # `auto` has measured what it judges
 
-    order: dict[str, Any] = {"steps": steps, "repeat": repeat, "seed": seed, "bandwidths": bandwidths, "tell": tell}
-    order["schedules"] = candidates(machines.size) if any(map(chooses_collective, chosen)) else ()
     if made:
-        ran = run_comparison(loaded, graph, machines, made, again=again, evaluate=evaluate, **order)
+        ran = run_comparison(
+            loaded, graph, machines, made, again=again, steps=steps, repeat=repeat, seed=seed, tell=tell,
+            evaluate=evaluate, bandwidths=bandwidths,
+            schedules=candidates(machines.size) if any(map(chooses_collective, chosen)) else (),
+        )  # fmt: skip
         found |= {text: row_of(text, run, target_loss) for text, run in ran.runs.items()}
         notes += ran.notes
     rows = tuple(found[name] for name in names)
