@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
-from math import prod
 
 from benchmarks.gpu.courses import Course
 from partita.cost.allocator import LEAST, Allocator
@@ -45,7 +44,7 @@ def held_by(program: Program, graph: Graph, kept: Bytes, courses: Mapping[str, C
     first: dict[int, list[Ref]] = {}
     for ref, at in lifetimes.made.items():
         first.setdefault(at, []).append(ref)
-    shapes = {p.name: prod(int(d) for d in p.tensor.at(1).shape if isinstance(d, int)) for p in step.parameters}
+    shapes = {p.name: p.tensor.elements() for p in step.parameters}
     for round in range(ROUNDS):
         here = set[Hashable]()
 

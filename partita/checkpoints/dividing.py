@@ -51,7 +51,7 @@ def restored(
 
 
 def _zeros(spec: Tensor) -> torch.Tensor:
-    return torch.zeros([int(d) for d in spec.shape], dtype=getattr(torch, spec.dtype))  # type: ignore[arg-type]
+    return torch.zeros(spec.shape_at(), dtype=getattr(torch, spec.dtype))
 
 
 def _mine(part: Any, view: torch.Tensor, theirs: torch.Tensor, value: Any) -> Any:

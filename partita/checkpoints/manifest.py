@@ -84,7 +84,7 @@ class Manifest:
 def identity_of(graph: Graph, seed: int, update: Rules) -> Identity:
     """The identity of a run: its captured step, with the optimizer of the plan's rule, and its seed."""
     leaves: list[Parameter | Buffer] = [*graph.parameters, *graph.buffers]
-    layout = {leaf.name: f"{leaf.tensor.dtype}{list(leaf.tensor.at(1).shape)}" for leaf in leaves}
+    layout = {leaf.name: f"{leaf.tensor.dtype}{list(leaf.tensor.shape_at())}" for leaf in leaves}
     words = [repr((o.name, o.target, o.arguments, o.keywords)) for o in graph.operators]
     signature = hashlib.sha256("\n".join(words).encode()).hexdigest()
     return Identity(

@@ -37,7 +37,6 @@ from partita.checkpoints.settings import Change, changed
 from partita.checkpoints.shard import Contents
 from partita.errors import InputError
 from partita.graph.graph import Graph
-from partita.graph.tensor import dim_at
 from partita.plan.rule import momentum_ahead
 from partita.program.instruction import Space
 from partita.program.layout import WEIGHT, Bucket
@@ -279,7 +278,7 @@ def _everything(
 ) -> Iterator[torch.Tensor]:
     """All buckets' gradients, one after the other, whichever of them are held here, over the `weight` if there is one:
     every rank gets the same bits of their norm, those that the instruction Clip gets, which sums bucket by bucket."""
-    shapes = {p.name: torch.empty([dim_at(size, 1) for size in p.tensor.shape], device="meta") for p in graph.trainable}
+    shapes = {p.name: torch.empty(p.tensor.shape_at(), device="meta") for p in graph.trainable}
     for bucket in program.trained:
         views = [(piece, rows(shapes[piece.parameter], piece)) for piece in bucket.pieces]
         parts = [rows_of(contents, "gradient", str(age), piece, view, ALIKE).reshape(-1) for piece, view in views]

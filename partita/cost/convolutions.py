@@ -56,7 +56,7 @@ def _numbers(argument: Any) -> tuple[Any, ...]:
 
 def _by_onednn(image: Tensor, weight: Tensor, strided: bool, dilated: bool, groups: int) -> bool:
     """Whether torch, in one thread, has oneDNN do it (aten/src/ATen/native/Convolution.cpp, `use_mkldnn`)."""
-    samples, kernel = int(str(image.shape[0])), [int(str(k)) for k in weight.shape[2:]]
+    samples, kernel = image.shape_at()[0], weight.shape_at()[2:]
     wide = strided or dilated or samples >= MANY or any(k != 1 for k in kernel)
     return wide and (groups > 1 or all(k > PLAIN for k in kernel) or samples > 1 or image.elements() > SMALL)
 
@@ -75,7 +75,7 @@ class _Case:
 
     @property
     def channels(self) -> int:
-        return int(str(self.value.shape[1]))
+        return self.value.shape_at()[1]
 
     @property
     def parted(self) -> bool:
@@ -85,16 +85,16 @@ class _Case:
     @property
     def unfolds(self) -> bool:
         """Whether the weight's gradient is made by products of matrices."""
-        sizes = zip(self.weight.shape[2:], self.value.shape[2:], strict=True)
-        beyond = any(int(str(kernel)) > int(str(extent)) for kernel, extent in sizes)
-        odd = self.parted and int(str(self.weight.shape[1])) % NARROWEST > 0
+        weight, value = self.weight.shape_at(), self.value.shape_at()
+        beyond = any(kernel > extent for kernel, extent in zip(weight[2:], value[2:], strict=True))
+        odd = self.parted and weight[1] % NARROWEST > 0
         narrow = self.block == NARROWEST and (beyond or self.dilated)
         return narrow or (self.groups > 1 and (self.dilated or odd))
 
     def copied(self, tensor: Tensor, block: int) -> Bytes:
         """Bytes of a copy with whole blocks of channels; groups of channels are not filled up. Of images of one element
         it is the same as the tensor, and none is made."""
-        channels = int(str(tensor.shape[1]))
+        channels = tensor.shape_at()[1]
         if channels % block == 0 and all(extent == 1 for extent in tensor.shape[2:]):
             return 0
         return tensor.size() if self.parted else tensor.size() * -(-channels // block) * block // channels
@@ -126,5 +126,5 @@ def unfolded_bytes(grown: Tensor, image: Tensor, weight: Tensor) -> Bytes:
     """Bytes in which the gradient of such a `weight` is made from the output's, all of known sizes, by products of
     matrices: the columns of one sample, which are what the kernel meets at each place, and for several samples their
     sums."""
-    columns = prod(grown.shape[2:]) * prod(weight.shape[1:]) * ITEMSIZE[weight.dtype]  # type: ignore[arg-type]
-    return int(columns) + (UNFOLDED_SUMS * weight.size() if image.shape[0] != 1 else 0)
+    columns = prod(grown.shape_at()[2:]) * prod(weight.shape_at()[1:]) * ITEMSIZE[weight.dtype]
+    return columns + (UNFOLDED_SUMS * weight.size() if image.shape[0] != 1 else 0)

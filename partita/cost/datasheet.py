@@ -37,7 +37,7 @@ from partita.graph.operator import Operator
 from partita.graph.patterns import shares_memory
 from partita.graph.precision import TF32, multiplies_in_tf32, recurrent, shortened
 from partita.graph.signature import signature
-from partita.graph.tensor import ITEMSIZE, dim_at
+from partita.graph.tensor import ITEMSIZE
 from partita.units import Seconds
 
 LAUNCH: Final[Seconds] = 6e-6  # of a host that launches an operator from Python, kernel and bookkeeping
@@ -203,7 +203,7 @@ def _again(operator: Operator, graph: Graph, batch: int) -> int:
         return 0
     backward = "backward" in operator.target
     along = operator.arguments[2 if backward else 1]
-    length = dim_at(tensors[0].shape[along if isinstance(along, int) else -1], batch)
+    length = tensors[0].shape_at(batch)[along if isinstance(along, int) else -1]
     if length * ITEMSIZE[tensors[0].dtype] <= ROW:
         return 0
     if not backward:

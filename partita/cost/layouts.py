@@ -14,7 +14,7 @@ from partita.graph.contraction import PAIRS
 from partita.graph.formula import Call
 from partita.graph.graph import Graph
 from partita.graph.operator import Operator
-from partita.graph.tensor import Tensor, dim_at
+from partita.graph.tensor import Tensor
 from partita.units import Bytes
 
 
@@ -36,5 +36,5 @@ def copied(operator: Operator, graph: Graph, batch: int) -> tuple[tuple[Bytes, .
 
 def channels_last(tensor: Tensor, batch: int) -> bool:
     """Whether channels lie side by side, as they also do where there is one of them, or one place."""
-    channels, *places = (dim_at(dim, batch) for dim in tensor.shape[1:])
+    channels, *places = tensor.shape_at(batch)[1:]
     return channels == 1 or all(size == 1 for size in places) or (len(tensor.strides) > 1 and tensor.strides[1] == 1)

@@ -105,8 +105,7 @@ def recurrent_bytes(value: Tensor, w_hidden: Tensor, *, backward: bool) -> Bytes
     item, wide = ITEMSIZE[value.dtype], ITEMSIZE[ACCUMULATED]
     if item > wide:
         return 0
-    steps, samples, inputs = map(int, value.shape)  # type: ignore[arg-type]
-    gates, hidden = map(int, w_hidden.shape)  # type: ignore[arg-type]
+    (steps, samples, inputs), (gates, hidden) = value.shape_at(), w_hidden.shape_at()
     widened = sum(gates * row_stride(columns) for columns in (inputs, hidden) if row_stride(columns) != columns)
     if item == wide:
         return wide * ((inputs + hidden + steps * samples) * row_stride(gates) + (widened if backward else 0))
@@ -117,8 +116,7 @@ def recurrent_bytes(value: Tensor, w_hidden: Tensor, *, backward: bool) -> Bytes
 def stepwise_bytes(value: Tensor, w_hidden: Tensor, *, backward: bool) -> Bytes:
     """Bytes that a GRU step by step takes on `value` (T, B, I), beside what it makes: the gates of all steps, and in
     backward the gradients of both of their sums, and the states before."""
-    steps, samples, _ = map(int, value.shape)  # type: ignore[arg-type]
-    gates, hidden = map(int, w_hidden.shape)  # type: ignore[arg-type]
+    (steps, samples, _), (gates, hidden) = value.shape_at(), w_hidden.shape_at()
     return ITEMSIZE[value.dtype] * steps * samples * (2 * gates + hidden if backward else gates)
 
 
@@ -126,7 +124,7 @@ def blockwise_bytes(graph: Graph, operator: Operator, batch: int) -> Bytes:
     """Bytes of the blocks of attention that drops weights; and of its gradients, which are summed up in fp32."""
     backward = operator.target == DROPPING_BACKWARD
     q, k, v = (graph.tensor(ref).at(batch) for ref in operator.arguments[backward : 3 + backward])  # type: ignore[arg-type]
-    samples, heads, queries, keys = (int(size) for size in (*q.shape[:3], k.shape[2]))  # type: ignore[arg-type]
+    (samples, heads, queries), keys = q.shape_at()[:3], k.shape_at()[2]
     item, short = max(ITEMSIZE[q.dtype], ITEMSIZE[ACCUMULATED]), ITEMSIZE[q.dtype] < ITEMSIZE[ACCUMULATED]
     block = prod(block_extents(samples, heads, queries, keys, ROOM)) * keys * item
     causal = any(argument is True for argument in operator.arguments)
@@ -167,5 +165,5 @@ def row_stride(extent: int) -> int:
 
 
 def _rows(tensor: Tensor, piece: Piece) -> Bytes:
-    whole, shape = tensor.size(), tensor.shape
-    return whole if piece.stop < 0 else whole * (piece.stop - piece.start) // int(shape[0])  # type: ignore[arg-type]
+    whole = tensor.size()
+    return whole if piece.stop < 0 else whole * (piece.stop - piece.start) // tensor.shape_at()[0]

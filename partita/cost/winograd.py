@@ -21,7 +21,6 @@ from partita.graph.formula import Call
 from partita.graph.graph import Graph
 from partita.graph.operator import Operator
 from partita.graph.precision import TF32
-from partita.graph.tensor import dim_at
 from partita.units import Seconds
 
 WINDOW: Final = (3, 3)
@@ -41,9 +40,9 @@ def minimal_filtering(device: Device, operator: Operator, graph: Graph, batch: i
     stride, padding, dilation, transposed, _, groups = (call.integers(place + back) for place in range(3, 9))
     if weight.shape[2:] != WINDOW or {*stride, *dilation, *groups} != {1} or any(transposed):
         return inf
-    samples, read, rows, columns = (dim_at(dim, batch) for dim in image.shape)
+    samples, read, rows, columns = image.shape_at(batch)
     return filtering(
-        device, samples, read, dim_at(weight.shape[0], batch), rows + 2 * padding[0] - 2, columns + 2 * padding[-1] - 2
+        device, samples, read, weight.shape_at(batch)[0], rows + 2 * padding[0] - 2, columns + 2 * padding[-1] - 2
     )
 
 

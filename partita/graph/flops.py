@@ -10,7 +10,6 @@ from partita.graph.fusing import Part
 from partita.graph.graph import Graph
 from partita.graph.operator import Operator
 from partita.graph.patterns import CONTRACTIONS, pattern_of, shares_memory
-from partita.graph.tensor import dim_at
 
 OPAQUE: Final = "partita.opaque"  # a whole model, counted when it was captured
 ROWS: Final = frozenset({  # read only what they are asked for
@@ -65,7 +64,7 @@ def bytes_moved(operator: Operator, graph: Graph, batch: int, part: Part | None 
         if part is not None and not part.read[place]:
             continue
         once = tensor.size(batch)
-        for size, stride in zip(tensor.shape, tensor.strides, strict=False):
-            once //= max(dim_at(size, batch), 1) if stride == 0 else 1
+        for size, stride in zip(tensor.shape_at(batch), tensor.strides, strict=False):
+            once //= max(size, 1) if stride == 0 else 1
         read += min(once, written) if place == 0 and call.kind in ROWS else once
     return read + moved

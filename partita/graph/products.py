@@ -13,7 +13,6 @@ from functools import partial
 from partita.graph.graph import Graph
 from partita.graph.operator import Operator, Phase, Ref, reading
 from partita.graph.patterns import shares_memory
-from partita.graph.tensor import dim_at
 
 
 @dataclass(frozen=True)
@@ -62,7 +61,7 @@ def _product(graph: Graph, parameter: str, chain: tuple[Operator, ...]) -> Produ
 
 def samples_of(graph: Graph, product: Product, batch: int) -> int:
     """K: the rows of the factors of `batch` samples."""
-    return dim_at(graph.tensor(product.left).shape[1], batch)
+    return graph.tensor(product.left).shape_at(batch)[1]
 
 
 def taken_apart(graph: Graph, chosen: Sequence[Product]) -> tuple[Graph, tuple[Graph, ...]]:

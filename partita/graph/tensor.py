@@ -57,15 +57,19 @@ class Tensor:
 
     def at(self, batch: int) -> Tensor:
         """The same tensor with every dimension a number, for `batch` samples."""
-        return replace(
-            self,
-            shape=tuple(dim_at(d, batch) for d in self.shape),
-            strides=tuple(dim_at(d, batch) for d in self.strides),
-        )
+        return replace(self, shape=self.shape_at(batch), strides=self.strides_at(batch))
+
+    def shape_at(self, batch: int = 1) -> tuple[int, ...]:
+        """The shape in numbers, for `batch` samples."""
+        return tuple(dim_at(d, batch) for d in self.shape)
+
+    def strides_at(self, batch: int = 1) -> tuple[int, ...]:
+        """The strides in numbers, for `batch` samples."""
+        return tuple(dim_at(d, batch) for d in self.strides)
 
     def elements(self, batch: int = 1) -> int:
         """How many elements it has for `batch` samples."""
-        return prod(dim_at(d, batch) for d in self.shape)
+        return prod(self.shape_at(batch))
 
     def size(self, batch: int = 1) -> int:
         """Bytes of the dense tensor for `batch` samples."""

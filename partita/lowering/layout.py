@@ -7,7 +7,7 @@ from itertools import accumulate
 from typing import Final
 
 from partita.graph.graph import Graph, Parameter
-from partita.graph.tensor import ITEMSIZE, dim_at
+from partita.graph.tensor import ITEMSIZE
 from partita.lowering.coupled import one_bucket
 from partita.plan.wire import Priority, Wire
 from partita.program.layout import Bucket, Piece, even
@@ -95,8 +95,8 @@ def slices(parameter: Parameter, limit: Bytes) -> Iterator[Piece]:
 
 
 def _rows(parameter: Parameter) -> int:
-    shape = parameter.tensor.at(1).shape
-    return int(shape[0]) if shape and isinstance(shape[0], int) else 1
+    shape = parameter.tensor.shape_at()
+    return shape[0] if shape else 1
 
 
 def _elements(parameter: Parameter, piece: Piece) -> int:
@@ -106,7 +106,7 @@ def _elements(parameter: Parameter, piece: Piece) -> int:
 
 def shapes_of(graph: Graph, bucket: Bucket) -> list[tuple[int, ...]]:
     """The shapes of a bucket's pieces."""
-    shapes = {p.name: tuple(dim_at(d, 1) for d in p.tensor.shape) for p in graph.parameters}
+    shapes = {p.name: p.tensor.shape_at() for p in graph.parameters}
     return [
         shapes[piece.parameter] if piece.stop < 0 else (piece.stop - piece.start, *shapes[piece.parameter][1:])
         for piece in bucket.pieces

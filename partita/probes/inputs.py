@@ -23,7 +23,7 @@ def made(ref: Ref, operator: Operator, graph: Graph, device: str = "cpu", *, tam
     """A value that an operator reads, with plausible content: normal floats (of 0 to 1 where others make no sense),
     indices within range, half of the bools true. `tame`, what hardly any operator refuses: floats of 0 to 1, else 0."""
     tensor = graph.tensor(ref)
-    shape = [dim_at(d, 1) for d in tensor.shape]
+    shape = tensor.shape_at()
     dtype = getattr(torch, tensor.dtype)
     if operator.target == DROPPING_BACKWARD and ref == operator.arguments[STATE]:
         device = CPU  # waiting for a copy from the card would be timed
@@ -45,7 +45,7 @@ def made(ref: Ref, operator: Operator, graph: Graph, device: str = "cpu", *, tam
         value = torch.randint(0, max(_range(operator, graph), 1), shape, device=device).to(dtype)
     if not tensor.strides:
         return value
-    strides = [dim_at(s, 1) for s in tensor.strides]
+    strides = tensor.strides_at()
     laid = torch.empty_strided(shape, strides, dtype=dtype, device=device)
     return (
         laid.copy_(value)
@@ -63,4 +63,4 @@ def _range(operator: Operator, graph: Graph) -> int:
         first = operator.arguments[0]
         return int(graph.tensor(first).shape[0]) if isinstance(first, Ref) else 1  # type: ignore[arg-type]
     first = next(operator.reads(), None)
-    return min([2, *(dim_at(d, 1) for d in graph.tensor(first).shape)]) if first else 2
+    return min([2, *graph.tensor(first).shape_at()]) if first else 2

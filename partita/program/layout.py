@@ -7,7 +7,7 @@ from functools import cached_property, lru_cache
 from itertools import pairwise
 from math import prod
 
-from partita.graph.tensor import ITEMSIZE, Tensor, dim_at
+from partita.graph.tensor import ITEMSIZE, Tensor
 from partita.plan.wire import Codec
 from partita.program.space import Space
 from partita.units import Bytes
@@ -145,7 +145,7 @@ def of_one_number(name: str) -> Bucket:
 def dense_elements(tensor: Tensor, batch: int) -> int:
     """Elements in a message of the tensor: a dimension of stride 0 (an expanded one) is sent once."""
     strides = tensor.strides or (1,) * len(tensor.shape)
-    return prod(dim_at(d, batch) for d, stride in zip(tensor.shape, strides, strict=True) if stride != 0)
+    return prod(d for d, stride in zip(tensor.shape_at(batch), strides, strict=True) if stride != 0)
 
 
 def even(count: int, parts: int) -> tuple[int, ...]:

@@ -112,7 +112,7 @@ class Drawn:
 
 def check_shapes(graph: Graph, leaves: Sequence[torch.Tensor], count: int, step: int) -> None:
     """Raises TaskError if a batch of `count` samples has other shapes than the captured step."""
-    inputs = graph.once(("inputs", count), lambda: [(name, tensor.at(count).shape) for name, tensor in graph.inputs])
+    inputs = graph.once(("inputs", count), lambda: [(name, tensor.shape_at(count)) for name, tensor in graph.inputs])
     if len(leaves) != len(inputs):
         raise TaskError(
             f"a batch of {graph.name!r} has {len(leaves)} tensors in step {step}, and its step was captured for "

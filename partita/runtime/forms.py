@@ -49,9 +49,8 @@ class Form:
 
 def form_of(tensor: Tensor, batch: int) -> Form:
     """The form of a value for `batch` samples."""
-    spec = tensor.at(batch)
-    shape = [int(d) for d in spec.shape]  # type: ignore[arg-type]
-    strides = [int(d) for d in spec.strides] or list(torch.empty(shape, device="meta").stride())  # type: ignore[arg-type]
+    shape = tensor.shape_at(batch)
+    strides = tensor.strides_at(batch) or torch.empty(shape, device="meta").stride()
     once = [size if stride else 1 for size, stride in zip(shape, strides, strict=True)]
     order = sorted(range(len(shape)), key=lambda d: (-strides[d], d))
     back = sorted(range(len(order)), key=lambda place: order[place])
@@ -59,6 +58,5 @@ def form_of(tensor: Tensor, batch: int) -> Form:
     real = [size > 1 and stride > 0 for size, stride in zip(shape, strides, strict=True)]
     gaps = any(r and have != stride for r, have, stride in zip(real, dense.stride(), strides, strict=True))
     return Form(
-        tuple(shape), tuple(strides), tuple(once), tuple(order), tuple(back), dense.numel(),
-        getattr(torch, spec.dtype), gaps,
+        shape, strides, tuple(once), tuple(order), tuple(back), dense.numel(), getattr(torch, tensor.dtype), gaps,
     )  # fmt: skip

@@ -124,7 +124,6 @@ def gathered_leaves(program: Program, graph: Graph, rank: int, state: State) -> 
         if owner and rank == owner:
             send_tensor(leaves[name].contiguous(), 0)
         elif owner and rank == 0:
-            shape = [int(d) for d in specs[name].at(1).shape]  # type: ignore[arg-type]
-            found[name] = torch.empty(shape, dtype=getattr(torch, specs[name].dtype))
+            found[name] = torch.empty(specs[name].shape_at(), dtype=getattr(torch, specs[name].dtype))
             receive_tensor(found[name], owner)
     return found

@@ -14,7 +14,6 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from partita.errors import TaskError, first_line
 from partita.graph.graph import Graph
-from partita.graph.tensor import dim_at
 from partita.kernels.adam import in_one_pass
 from partita.plan.plan import Rule, Update
 from partita.plan.rule import momentum_ahead, rate_factor
@@ -186,8 +185,7 @@ def _fake_groups(task: Task, graph: Graph) -> Groups:
 def _weights_like(graph: Graph) -> dict[str, torch.Tensor]:
     weights: dict[str, torch.Tensor] = {}
     for p in graph.trainable:
-        sizes = [dim_at(size, 1) for size in p.tensor.shape]
-        weights[p.name] = torch.nn.Parameter(torch.empty(sizes, dtype=getattr(torch, p.tensor.dtype)))
+        weights[p.name] = torch.nn.Parameter(torch.empty(p.tensor.shape_at(), dtype=getattr(torch, p.tensor.dtype)))
     return weights
 
 

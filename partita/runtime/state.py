@@ -272,7 +272,7 @@ def shaped(flat: torch.Tensor, like: Views) -> Views:
 
 def constant_of(constant: Constant, device: str) -> torch.Tensor:
     """A graph's constant as a tensor; uninitialised if it has no data."""
-    shape = tuple(int(d) for d in constant.tensor.shape if isinstance(d, int))
+    shape = constant.tensor.shape_at()
     dtype = getattr(torch, constant.tensor.dtype)
     if not constant.data:
         return torch.empty(shape, dtype=dtype, device=device)

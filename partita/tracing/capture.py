@@ -85,7 +85,7 @@ def _sized(graph: Graph, task: Task, precision: str) -> Graph:
     rule = graph.optimizer
     if all(each == 1.0 for _, each, _ in rule.state):
         return graph
-    shapes = [tuple(int(d) for d in p.tensor.shape if isinstance(d, int)) for p in graph.trainable]
+    shapes = [p.tensor.shape_at() for p in graph.trainable]
     state = state_of_shapes(task, precision, shapes) or rule.state
     return replace(graph, optimizer=replace(rule, state=state))
 

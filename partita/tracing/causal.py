@@ -129,9 +129,9 @@ class _Values:
         for constant in self.graph.constants:
             if constant.name == name:
                 flat = torch.frombuffer(bytearray(constant.data), dtype=getattr(torch, constant.tensor.dtype))
-                return flat.reshape(constant.tensor.shape)  # type: ignore[arg-type]
+                return flat.reshape(constant.tensor.shape_at())
         operator = self.graph.operators[self.graph.index[name]]
-        like = [torch.empty(t.shape, dtype=getattr(torch, t.dtype), device="meta") for t in operator.outputs if t]  # type: ignore[arg-type]
+        like = [torch.empty(t.shape_at(), dtype=getattr(torch, t.dtype), device="meta") for t in operator.outputs if t]
         told = {name: self._given(value) for name, value in operator.keywords}
         arguments = [self._given(argument) for argument in operator.arguments]
         return made(call_of(operator.target), arguments, told, None if operator.several else like[0])

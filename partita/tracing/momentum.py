@@ -10,7 +10,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from partita.graph.graph import Graph
-from partita.graph.tensor import Tensor, dim_at
+from partita.graph.tensor import Tensor
 from partita.task import Task
 from partita.tracing.optimizer import optimizer_for
 
@@ -40,7 +40,7 @@ def with_momentum(graph: Graph, task: Task) -> Graph:
 
 
 def _empty(tensor: Tensor) -> torch.Tensor:
-    return torch.empty([dim_at(size, 1) for size in tensor.shape], dtype=getattr(torch, tensor.dtype))
+    return torch.empty(tensor.shape_at(), dtype=getattr(torch, tensor.dtype))
 
 
 def _settings(optimizer: torch.optim.Optimizer) -> list[Settings]:
