@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
+from benchmarks.stragglers.stalling import slowly, stalling
 from partita.cluster.cluster import Cluster, Device, Group, Link
 from partita.lab.stragglers import StragglerDetector
+from partita.program.instruction import Compute
 from partita.program.timeline import Span, Timeline
+from partita.runtime.acts import ACTS, compute
 from tests.program.test_verify import program_of
 from tests.small import cluster_of
 
@@ -63,3 +68,11 @@ def test_a_straggler_is_named_once_while_the_run_goes_on() -> None:
         "rank 1 loads its samples 6.0 times as lo",
     ]
     assert not list(paces.at_end(measured({(2, "F"): 4.0, (2, "B0"): 4.0})))
+
+
+def test_a_rank_stalls_once_however_often_its_task_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(ACTS, Compute, compute)
+    monkeypatch.setenv("RANK", "0")
+    for _ in range(2):
+        stalling()
+        assert ACTS[Compute] is slowly
