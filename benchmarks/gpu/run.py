@@ -58,7 +58,7 @@ try:
     from partita.lowering.lower import last_program
     from partita.lowering.precision import format_asked
     from partita.plan.plan import Plan
-    from partita.program.instruction import Kind
+    from partita.program.space import Kind
     from partita.program.timeline import Span
     from partita.report.environment import environment
     from partita.runs.world import join_world

@@ -13,9 +13,10 @@ import torch
 from partita.checkpoints.contributions import save_contributions
 from partita.checkpoints.entry import ALIKE, Entry, of_piece
 from partita.checkpoints.shard import Shard
-from partita.program.instruction import Apply, Collective, Combine, Decode, Receive, Space, Update
+from partita.program.instruction import Apply, Collective, Combine, Decode, Receive, Update
 from partita.program.layout import WEIGHT
 from partita.program.program import Program
+from partita.program.space import Space
 from partita.runtime.alike import alike, products, sums_into
 from partita.runtime.gather import owners_of
 from partita.runtime.generators import random_states

@@ -38,9 +38,9 @@ from partita.checkpoints.shard import Contents
 from partita.errors import InputError
 from partita.graph.graph import Graph
 from partita.plan.rule import momentum_ahead
-from partita.program.instruction import Space
 from partita.program.layout import WEIGHT, Bucket
 from partita.program.program import Program
+from partita.program.space import Space
 from partita.runtime.alike import alike
 from partita.runtime.bounds import bounding
 from partita.runtime.generators import set_random_states

@@ -23,21 +23,9 @@ from partita.cost.memory_curve import ByteSeries, highest, unit
 from partita.cost.scratch import Processor, scratch_bytes, working_bytes
 from partita.cost.workspaces import Workspaces
 from partita.graph.graph import Graph
-from partita.program.instruction import (
-    Act,
-    Apply,
-    Collective,
-    Compute,
-    Free,
-    Kind,
-    Load,
-    Pack,
-    Receive,
-    Send,
-    Space,
-    Update,
-)
+from partita.program.instruction import Act, Apply, Collective, Compute, Free, Load, Pack, Receive, Send, Update
 from partita.program.program import Program, Role
+from partita.program.space import Kind, Space
 from partita.program.timeline import PURPOSES
 from partita.units import Bytes
 

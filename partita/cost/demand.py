@@ -23,7 +23,6 @@ from partita.program.instruction import (
     Decode,
     Encode,
     Free,
-    Kind,
     Load,
     Mark,
     Mix,
@@ -34,11 +33,11 @@ from partita.program.instruction import (
     Send,
     Settle,
     Snapshot,
-    Space,
     Update,
-)  # fmt: skip
+)
 from partita.program.layout import Bucket
 from partita.program.program import Program
+from partita.program.space import Kind, Space
 from partita.units import Seconds
 from partita.wire.algorithms import by_hops, by_messages, course
 from partita.wire.loads import HopLoad, loads_of

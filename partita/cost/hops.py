@@ -10,8 +10,9 @@ from collections import Counter
 from functools import lru_cache
 from itertools import pairwise
 
-from partita.program.instruction import Collective, Kind, Space
+from partita.program.instruction import Collective
 from partita.program.program import Program
+from partita.program.space import Kind, Space
 from partita.units import Bytes
 from partita.wire.algorithms import by_hops, by_messages, course
 from partita.wire.codec import coded_size

@@ -23,9 +23,10 @@ from partita.cost.workspaces import NONE, Workspaces
 from partita.graph.graph import Graph
 from partita.graph.tensor import ITEMSIZE
 from partita.plan.rule import ruled
-from partita.program.instruction import Act, Apply, Compute, Decode, Load, Receive, Snapshot, Space, Update
+from partita.program.instruction import Act, Apply, Compute, Decode, Load, Receive, Snapshot, Update
 from partita.program.layout import Bucket
 from partita.program.program import Program, Role
+from partita.program.space import Space
 from partita.units import Bytes
 from partita.wire.rows import rows_bytes
 

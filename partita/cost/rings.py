@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from partita.program.instruction import Collective, Kind
+from partita.program.instruction import Collective
 from partita.program.program import Program
+from partita.program.space import Kind
 from partita.units import Bytes
 from partita.wire.schedule import even_edges
 

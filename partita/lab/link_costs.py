@@ -15,8 +15,9 @@ from partita.lab.link_rows import Hop, Round, crowds_by_peers, each_byte, hops_o
 from partita.lab.worker_group import WorkerGroup
 from partita.probes.crowd_timing import Congested
 from partita.probes.link_timing import CHAIN
-from partita.program.instruction import Collective, Kind
+from partita.program.instruction import Collective
 from partita.program.program import Program
+from partita.program.space import Kind
 from partita.telling import Tell
 from partita.units import Bytes, BytesPerSecond, Seconds
 

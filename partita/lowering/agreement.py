@@ -10,9 +10,10 @@ from partita.lowering.layout import urgent_from
 from partita.lowering.negotiation import negotiates
 from partita.lowering.norm import SQUARES, WORDS
 from partita.lowering.samples import Draft, ReplicaGroup, packed, passes, separate
-from partita.program.instruction import After, Clip, Collective, Encode, Instruction, Pack, Scale, Send, Space, Update
+from partita.program.instruction import After, Clip, Collective, Encode, Instruction, Pack, Scale, Send, Update
 from partita.program.layout import WEIGHT
 from partita.program.program import Lane, Policy, Program, Role
+from partita.program.space import Space
 
 COMPUTE, DATA, WIRE = Lane("compute"), Lane("data"), Lane("wire")
 SERVE = Lane("serve", Policy.ARRIVAL)

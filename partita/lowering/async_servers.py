@@ -35,20 +35,9 @@ from partita.lowering.quorum import counted, in_consensus, master_of
 from partita.lowering.samples import Draft, separate
 from partita.plan.plan import Plan
 from partita.plan.sync import Outer, Payload, Servers, unread
-from partita.program.instruction import (
-    After,
-    Apply,
-    Instruction,
-    Mark,
-    Mix,
-    Receive,
-    Scale,
-    Send,
-    Space,
-    Term,
-    Update,
-)
+from partita.program.instruction import After, Apply, Instruction, Mark, Mix, Receive, Scale, Send, Term, Update
 from partita.program.program import Program, Role
+from partita.program.space import Space
 
 CORRECTIONS: Final = ("delay", "staleness")
 

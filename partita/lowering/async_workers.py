@@ -17,8 +17,9 @@ from partita.lowering.owners import Owners
 from partita.lowering.push_pull import PushPull, drops, tags_of
 from partita.lowering.samples import ComputeStep, Draft, ReplicaGroup, packed, passes
 from partita.plan.sync import Payload
-from partita.program.instruction import After, Clip, Instruction, Load, Mark, Mix, Pack, Scale, Space, Term, Update
+from partita.program.instruction import After, Clip, Instruction, Load, Mark, Mix, Pack, Scale, Term, Update
 from partita.program.layout import WEIGHT
+from partita.program.space import Space
 
 
 def pushing(draft: Draft, group: ReplicaGroup, owners: Owners) -> list[Instruction]:

@@ -20,9 +20,10 @@ from partita.lowering.agreement import COMPUTE, DATA, lanes_of, program_of, upda
 from partita.lowering.coding import Agreement, summed, summing
 from partita.lowering.samples import Draft, ReplicaGroup, packed, passes
 from partita.plan.sync import AllReduce, Frequency, Outer, Payload, Sync
-from partita.program.instruction import After, Instruction, Mix, Scale, Space, Term, Update
+from partita.program.instruction import After, Instruction, Mix, Scale, Term, Update
 from partita.program.layout import Bucket
 from partita.program.program import Program, Role
+from partita.program.space import Space
 
 
 def averaged(draft: Draft, steps: int) -> Program:

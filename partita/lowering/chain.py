@@ -24,9 +24,10 @@ from partita.lowering.samples import Draft
 from partita.plan.plan import Plan
 from partita.plan.sync import Servers
 from partita.plan.wire import Priority
-from partita.program.instruction import After, Combine, Instruction, Receive, Send, Space, Update
+from partita.program.instruction import After, Combine, Instruction, Receive, Send, Update
 from partita.program.layout import WORD
 from partita.program.program import Program, Role
+from partita.program.space import Space
 
 Chain = tuple[int, ...]
 

@@ -37,19 +37,9 @@ from partita.plan.plan import Update
 from partita.plan.rule import momentum_ahead
 from partita.plan.sync import Payload, Servers
 from partita.plan.wire import Codec, Wire
-from partita.program.instruction import (
-    After,
-    Clip,
-    Collective,
-    Decode,
-    Encode,
-    Instruction,
-    Kind,
-    Mix,
-    Space,
-    Term,
-)
+from partita.program.instruction import After, Clip, Collective, Decode, Encode, Instruction, Mix, Term
 from partita.program.layout import WEIGHT, Bucket, Coding
+from partita.program.space import Kind, Space
 from partita.wire.algorithms import BACKEND, algorithm_for, all_numbers, of_streams
 from partita.wire.codec import (
     bound_of,

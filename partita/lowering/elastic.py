@@ -14,8 +14,9 @@ from partita.lowering.averages import local_step
 from partita.lowering.samples import Draft, ReplicaGroup
 from partita.plan.plan import Update
 from partita.plan.sync import Payload
-from partita.program.instruction import After, Collective, Instruction, Kind, Mix, Receive, Send, Space, Term
+from partita.program.instruction import After, Collective, Instruction, Mix, Receive, Send, Term
 from partita.program.program import Program, Role
+from partita.program.space import Kind, Space
 
 MINUS = (-1.0,)
 

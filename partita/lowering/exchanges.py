@@ -19,9 +19,10 @@ from partita.lowering.averages import local_step
 from partita.lowering.mixing_matrices import Matrix, mixing_matrices_of
 from partita.lowering.samples import Draft, ReplicaGroup, separate
 from partita.plan.sync import Gossip, Neighbours
-from partita.program.instruction import After, Instruction, Mix, Receive, Scale, Send, Space, Term, Update
+from partita.program.instruction import After, Instruction, Mix, Receive, Scale, Send, Term, Update
 from partita.program.layout import MASS, of_one_number
 from partita.program.program import Lane, Program, Role
+from partita.program.space import Space
 
 
 def exchanged(draft: Draft, steps: int, cluster: Cluster) -> Program:

@@ -24,7 +24,8 @@ from partita.lowering.recomputation import with_again
 from partita.plan.memory import Memory, Recompute
 from partita.plan.plan import Plan, alone
 from partita.plan.sync import AllReduce, Payload, Servers, Sync
-from partita.program.instruction import After, Compute, Instruction, Pack, Receive, Send, Space
+from partita.program.instruction import After, Compute, Instruction, Pack, Receive, Send
+from partita.program.space import Space
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,9 @@ from partita.lowering.samples import Draft
 from partita.lowering.shared import races, reread
 from partita.plan.plan import waits_for_all
 from partita.plan.sync import Payload
-from partita.program.instruction import After, Collective, Instruction, Kind, Mix, Scale, Space, Term
+from partita.program.instruction import After, Collective, Instruction, Mix, Scale, Term
 from partita.program.program import Program, Role
+from partita.program.space import Kind, Space
 
 
 def final_round(draft: Draft) -> Program | None:

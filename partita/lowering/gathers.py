@@ -11,9 +11,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from partita.graph.graph import Graph
-from partita.program.instruction import After, Collective, Compute, Free, Instruction, Kind, Pack, Space
+from partita.program.instruction import After, Collective, Compute, Free, Instruction, Pack
 from partita.program.layout import Bucket
 from partita.program.program import Program
+from partita.program.space import Kind, Space
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,9 +7,10 @@ from dataclasses import replace
 from typing import Final
 
 from partita.cluster.cluster import Cluster
-from partita.program.instruction import Collective, Instruction, Kind, Space
+from partita.program.instruction import Collective, Instruction
 from partita.program.layout import Bucket, Coding
 from partita.program.program import Program, Role
+from partita.program.space import Kind, Space
 from partita.units import Bytes
 from partita.wire.algorithms import BACKEND
 

@@ -23,9 +23,10 @@ from partita.lowering.norm import WORDS
 from partita.lowering.samples import Draft
 from partita.plan.sync import AllReduce, Sync
 from partita.plan.wire import Priority
-from partita.program.instruction import After, Collective, Instruction, Mark, Receive, Send, Space
+from partita.program.instruction import After, Collective, Instruction, Mark, Receive, Send
 from partita.program.layout import WORD
 from partita.program.program import Lane, Policy, Program, Role
+from partita.program.space import Space
 from partita.wire.algorithms import BACKEND
 
 

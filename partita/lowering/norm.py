@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from partita.program.instruction import After, Clip, Collective, Instruction, Kind, Norm
+from partita.program.instruction import After, Clip, Collective, Instruction, Norm
 from partita.program.layout import NORM, WORD, of_one_number
+from partita.program.space import Kind
 
 SQUARES, WORDS = of_one_number(NORM), of_one_number(WORD)
 Ranks = tuple[int, ...]

@@ -30,9 +30,10 @@ from partita.plan.memory import Shard
 from partita.plan.plan import Plan, agreement_of, alone, waits_for_all
 from partita.plan.sync import AllReduce, Payload, Servers, Sync
 from partita.plan.wire import Priority
-from partita.program.instruction import After, Clip, Instruction, Receive, Space
+from partita.program.instruction import After, Clip, Instruction, Receive
 from partita.program.layout import Bucket
 from partita.program.program import Lane, Policy, Program, Role
+from partita.program.space import Space
 from partita.units import Bytes, BytesPerSecond
 
 SENDING: Final = ("push", "serve", "to")

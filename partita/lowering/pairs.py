@@ -22,8 +22,9 @@ from partita.lowering.agreement import SERVE, lanes_of, program_of
 from partita.lowering.averages import local_step
 from partita.lowering.samples import Draft, ReplicaGroup, separate
 from partita.plan.sync import Consistency, Gossip, Sync
-from partita.program.instruction import After, Apply, Instruction, Mix, Receive, Send, Snapshot, Space, Term
+from partita.program.instruction import After, Apply, Instruction, Mix, Receive, Send, Snapshot, Term
 from partita.program.program import Program, Role
+from partita.program.space import Space
 
 
 def pairs_up(sync: Sync) -> bool:

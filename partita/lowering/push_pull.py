@@ -18,8 +18,9 @@ from dataclasses import dataclass
 from partita.lowering.coding import upward
 from partita.lowering.samples import Draft
 from partita.plan.sync import Payload
-from partita.program.instruction import After, Decode, Encode, Instruction, Receive, Send, Snapshot, Space
+from partita.program.instruction import After, Decode, Encode, Instruction, Receive, Send, Snapshot
 from partita.program.layout import Coding
+from partita.program.space import Space
 
 
 def tags_of(draft: Draft) -> tuple[str, ...]:

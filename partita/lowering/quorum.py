@@ -18,19 +18,9 @@ from collections.abc import Iterable
 from partita.lowering.elastic import MINUS, multiplier_step, own_steps
 from partita.lowering.samples import Draft, ReplicaGroup
 from partita.plan.sync import Payload, Sync
-from partita.program.instruction import (
-    After,
-    Apply,
-    Gate,
-    Instruction,
-    Mark,
-    Mix,
-    Receive,
-    Send,
-    Snapshot,
-    Space,
-    Term,
-)  # fmt: skip
+from partita.program.gate import Gate
+from partita.program.instruction import After, Apply, Instruction, Mark, Mix, Receive, Send, Snapshot, Term
+from partita.program.space import Space
 
 
 def counted(sync: Sync) -> bool:

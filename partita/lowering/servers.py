@@ -41,15 +41,14 @@ from partita.program.instruction import (
     Decode,
     Encode,
     Instruction,
-    Kind,
     Pack,
     Receive,
     Send,
-    Space,
     Update,
 )
 from partita.program.layout import WEIGHT
 from partita.program.program import Program, Role
+from partita.program.space import Kind, Space
 from partita.units import Bytes
 
 AHEAD: Final = 4  # buckets that a worker may be ahead of the slowest one at a server, or

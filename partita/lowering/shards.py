@@ -32,14 +32,13 @@ from partita.program.instruction import (
     Encode,
     Free,
     Instruction,
-    Kind,
     Pack,
     Scale,
-    Space,
     Update,
 )
 from partita.program.layout import NORM, WEIGHT, Bucket, Shares, even
 from partita.program.program import Lane, Program, Role
+from partita.program.space import Kind, Space
 from partita.wire.algorithms import PAIRWISE
 
 Groups = tuple[tuple[int, ...], ...]

@@ -17,21 +17,10 @@ from partita.lowering.agreement import COMPUTE, DATA, WIRE, program_of
 from partita.lowering.samples import Draft, ReplicaGroup, packed, passes, separate
 from partita.plan.plan import Plan
 from partita.plan.sync import Consistency, Frequency, Outer, SharedMemory, Sync
-from partita.program.instruction import (
-    After,
-    Apply,
-    Collective,
-    Instruction,
-    Kind,
-    Mix,
-    Scale,
-    Snapshot,
-    Space,
-    Term,
-    Update,
-)  # fmt: skip
+from partita.program.instruction import After, Apply, Collective, Instruction, Mix, Scale, Snapshot, Term, Update
 from partita.program.layout import WEIGHT, WORD
 from partita.program.program import Program, Role
+from partita.program.space import Kind, Space
 
 
 def races(sync: Sync) -> bool:

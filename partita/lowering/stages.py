@@ -34,17 +34,16 @@ from partita.program.instruction import (
     Collective,
     Compute,
     Instruction,
-    Kind,
     Load,
     Pack,
     Receive,
     Scale,
     Send,
-    Space,
     Update,
 )
 from partita.program.layout import WEIGHT, Bucket, Parcel, of_one_number
 from partita.program.program import Program, Role, Segment
+from partita.program.space import Kind, Space
 
 PHASES: Final = {"F": Phase.FORWARD, "B": Phase.BACKWARD}
 BEFORE: Final = {"B": "F", "W": "B"}

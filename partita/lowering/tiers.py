@@ -18,9 +18,10 @@ from dataclasses import replace
 from partita.lowering.agreement import lanes_of, program_of
 from partita.lowering.samples import Draft, ReplicaGroup
 from partita.plan.sync import Servers
-from partita.program.instruction import After, Combine, Instruction, Receive, Send, Space, Update
+from partita.program.instruction import After, Combine, Instruction, Receive, Send, Update
 from partita.program.layout import even
 from partita.program.program import Program, Role
+from partita.program.space import Space
 
 Ranks = tuple[int, ...]
 Working = Callable[[Draft, ReplicaGroup, Ranks], Role]

@@ -25,10 +25,11 @@ from partita.kernels.plain import decoded, encoded, places
 from partita.kernels.plain_lowrank import low_rank
 from partita.plan.rule import momentum_ahead
 from partita.plan.wire import Codec
-from partita.program.instruction import Collective, Encode, Kind, Space
+from partita.program.instruction import Collective, Encode
 from partita.program.layout import Bucket, Coding, Piece
 from partita.program.program import Program
 from partita.program.scaling import MARGIN
+from partita.program.space import Kind, Space
 from partita.runtime.coding import EVERYBODY, coding_key, drawn_for
 from partita.runtime.state import rows
 from partita.wire.algorithms import BACKEND, course, schedule_of

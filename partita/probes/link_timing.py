@@ -22,7 +22,7 @@ from partita.probes.extra_lane import MESSAGE_TIMEOUT, Call, ExtraLane
 from partita.probes.sums import LANE, summing
 from partita.probes.timing import AHEAD, computed
 from partita.probes.worker_timing import posted_seconds, value_seconds
-from partita.program.instruction import Kind
+from partita.program.space import Kind
 from partita.runtime.device import CPU
 from partita.transport.clocks import clock_offset
 from partita.transport.processes import Processes

@@ -16,8 +16,8 @@ import torch.distributed as dist
 from partita.probes.extra_lane import Call, ExtraLane
 from partita.probes.sums import LANE, summing
 from partita.probes.timing import AHEAD, computed
-from partita.program.instruction import Kind
 from partita.program.layout import widest
+from partita.program.space import Kind
 from partita.transport.hops import by_schedule
 from partita.transport.processes import Processes
 from partita.transport.transport import Pending, Steps

@@ -30,9 +30,10 @@ from partita.graph.operator import Ref
 from partita.graph.tensor import Tensor
 from partita.probes.extra_lane import MESSAGE_TIMEOUT
 from partita.probes.timing import computed
-from partita.program.instruction import After, Compute, Instruction, Load, Receive, Send, Space
+from partita.program.instruction import After, Compute, Instruction, Load, Receive, Send
 from partita.program.layout import Parcel
 from partita.program.program import Lane, Program, Role, Segment
+from partita.program.space import Space
 from partita.program.versions import Ledger
 from partita.runs.assembly import make_rank
 from partita.runtime.leg import Interval

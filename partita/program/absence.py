@@ -25,10 +25,10 @@ from partita.program.instruction import (
     Receive,
     Send,
     Snapshot,
-    Space,
     Update,
 )
 from partita.program.program import Program, Role
+from partita.program.space import Space
 
 
 def concerns(role: Role, rank: int, instruction: Instruction) -> frozenset[int]:

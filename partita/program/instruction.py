@@ -16,10 +16,8 @@ from typing import TypeAlias
 
 from partita.plan.plan import Correction
 from partita.plan.wire import Codec
-from partita.program.gate import Gate as Gate
-from partita.program.space import KEPT as KEPT
-from partita.program.space import Kind as Kind
-from partita.program.space import Space as Space
+from partita.program.gate import Gate
+from partita.program.space import Kind, Space
 
 
 @dataclass(frozen=True, slots=True)

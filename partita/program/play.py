@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from partita.program.gate import opens
-from partita.program.instruction import Collective, Gate, Instruction, Receive, Send
+from partita.program.gate import Gate, opens
+from partita.program.instruction import Collective, Instruction, Receive, Send
 from partita.program.program import Policy, Program, Role
 
 # What tells transfers apart: a message by (key, source, target), a collective by (name, members).

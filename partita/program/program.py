@@ -12,26 +12,24 @@ from typing import TypeVar
 from partita.graph.graph import Graph
 from partita.graph.tensor import ITEMSIZE
 from partita.plan.plan import Update
+from partita.program.gate import Gate
 from partita.program.instruction import (
-    KEPT,
     Apply,
     Collective,
     Combine,
     Compute,
     Decode,
     Encode,
-    Gate,
     Instruction,
-    Kind,
     Mix,
     Norm,
     Pack,
     Receive,
     Send,
-    Space,
-)  # fmt: skip
+)
 from partita.program.layout import NORM, Bucket, Coding, Parcel
 from partita.program.scaling import Scaling
+from partita.program.space import KEPT, Kind, Space
 from partita.units import Bytes
 
 A = TypeVar("A")

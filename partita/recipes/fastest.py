@@ -18,9 +18,10 @@ from partita.lowering.samples import sizes_of
 from partita.plan.plan import COMPILED, Plan
 from partita.plan.sync import Sync
 from partita.plan.wire import Codec
-from partita.program.instruction import Collective, Instruction, Kind
+from partita.program.instruction import Collective, Instruction
 from partita.program.layout import Bucket
 from partita.program.program import Lane, Program, Role
+from partita.program.space import Kind
 from partita.simulator.simulate import step_seconds
 from partita.units import Bytes, Seconds
 from partita.wire.algorithms import ALGORITHMS, AUTO, BACKEND, STREAMS, all_reduce, hands_whole

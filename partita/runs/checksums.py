@@ -14,7 +14,8 @@ from functools import cached_property
 from math import ceil, log2
 from typing import Any, Final
 
-from partita.program.instruction import Apply, Collective, Mix, Receive, Scale, Space, Update
+from partita.program.instruction import Apply, Collective, Mix, Receive, Scale, Update
+from partita.program.space import Space
 from partita.runs.divergence import digests
 from partita.runtime.rank import Rank
 from partita.units import Seconds

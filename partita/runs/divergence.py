@@ -16,8 +16,8 @@ from dataclasses import dataclass
 import torch
 
 from partita.checkpoints.holding import copies_of
-from partita.program.instruction import Space
 from partita.program.program import Program
+from partita.program.space import Space
 from partita.runtime.rank import Rank
 from partita.transport.messages import gather, spread
 

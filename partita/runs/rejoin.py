@@ -19,8 +19,9 @@ from typing import Any, Final
 
 from partita.errors import RunError
 from partita.program.absence import answered, met_by, shared
-from partita.program.instruction import Receive, Space
+from partita.program.instruction import Receive
 from partita.program.program import Program
+from partita.program.space import Space
 from partita.runs.session import Session
 from partita.runtime.leg import Leg
 from partita.runtime.membership import begin_without, finished_before, mark_back, mark_gone

@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from copy import deepcopy
 
-from partita.program.instruction import Combine, Receive, Send, Space, Update
+from partita.program.instruction import Combine, Receive, Send, Update
+from partita.program.space import Space
 from partita.runtime.rank import Rank
 from partita.runtime.rules import load_schedule, schedule_state
 

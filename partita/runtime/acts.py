@@ -24,7 +24,6 @@ from partita.program.instruction import (
     Encode,
     Free,
     Instruction,
-    Kind,
     Load,
     Mark,
     Mix,
@@ -35,11 +34,11 @@ from partita.program.instruction import (
     Send,
     Settle,
     Snapshot,
-    Space,
     Update,
 )
 from partita.program.layout import MASS, WEIGHT
 from partita.program.program import Segment
+from partita.program.space import Kind, Space
 from partita.program.versions import makes_version
 from partita.runtime.bounds import clip, norm
 from partita.runtime.buffers import change, settle

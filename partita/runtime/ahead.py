@@ -20,7 +20,8 @@ from functools import partial
 from itertools import pairwise
 from typing import Final
 
-from partita.program.instruction import Instruction, Receive, Send, Space
+from partita.program.instruction import Instruction, Receive, Send
+from partita.program.space import Space
 from partita.runtime.acts import carry_out
 from partita.runtime.leg import Interval
 from partita.runtime.membership import stale

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from partita.program.instruction import Act, Collective, Combine, Decode, Encode, Mix, Pack, Receive, Space, Update
+from partita.program.instruction import Act, Collective, Combine, Decode, Encode, Mix, Pack, Receive, Update
 from partita.program.program import Program
+from partita.program.space import Space
 
 
 def alike(program: Program) -> dict[str, frozenset[Space]]:

@@ -13,8 +13,9 @@ from __future__ import annotations
 from collections.abc import Generator, Mapping, Sequence
 from typing import TypeAlias
 
-from partita.program.instruction import Instruction, Load, Receive, Space
+from partita.program.instruction import Instruction, Load, Receive
 from partita.program.program import Policy
+from partita.program.space import Space
 from partita.runtime.rank import Rank
 from partita.runtime.values import MessageGroup
 from partita.runtime.waits import StartWait

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import torch
 
-from partita.program.instruction import Clip, Norm, Space
+from partita.program.instruction import Clip, Norm
 from partita.program.layout import NORM
 from partita.program.scaling import MARGIN
+from partita.program.space import Space
 from partita.runtime.rank import Rank
 from partita.runtime.scaler import norm_of
 from partita.runtime.segment import key

@@ -18,8 +18,9 @@ import torch
 from partita.graph.tensor import ITEMSIZE
 from partita.kernels.codecs import kernel_of
 from partita.kernels.site import Site
-from partita.program.instruction import Collective, Decode, Encode, Kind, Receive, Send, Space
+from partita.program.instruction import Collective, Decode, Encode, Receive, Send
 from partita.program.layout import Coding
+from partita.program.space import Kind, Space
 from partita.runtime.finite import check_decoded, check_outgoing
 from partita.runtime.rank import Rank
 from partita.transport.hops import by_schedule

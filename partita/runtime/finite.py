@@ -13,7 +13,8 @@ import torch
 
 from partita.errors import RunError
 from partita.plan.wire import Codec
-from partita.program.instruction import Load, Space
+from partita.program.instruction import Load
+from partita.program.space import Space
 from partita.runtime.rank import Rank
 from partita.runtime.state import shaped
 from partita.wire.codec import message_dtype

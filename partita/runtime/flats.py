@@ -13,8 +13,8 @@ from math import prod
 import torch
 
 from partita.lowering.layout import ALIGNED
-from partita.program.instruction import Space
 from partita.program.layout import Bucket
+from partita.program.space import Space
 from partita.runtime.owned import Shapes, release
 from partita.tracing.convert import dense
 

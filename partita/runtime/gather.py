@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping
 import torch
 
 from partita.graph.graph import Graph
-from partita.program.instruction import Space
 from partita.program.layout import Bucket, Shares
 from partita.program.program import Program
+from partita.program.space import Space
 from partita.runtime.owned import allocate
 from partita.runtime.segment import Leaves
 from partita.runtime.state import State, rows

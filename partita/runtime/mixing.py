@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import torch
 
-from partita.program.instruction import Mix, Receive, Space, Term
+from partita.program.instruction import Mix, Receive, Term
+from partita.program.space import Space
 from partita.runtime.rank import Rank
 
 

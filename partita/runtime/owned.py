@@ -15,8 +15,8 @@ from math import prod
 
 import torch
 
-from partita.program.instruction import Space
 from partita.program.layout import Bucket, Piece
+from partita.program.space import Space
 
 Shapes = Mapping[str, tuple[int, ...]]
 

@@ -9,7 +9,8 @@ from typing import Final
 import torch
 
 from partita.kernels.shared import add_racing, key_of
-from partita.program.instruction import Apply, Mark, Snapshot, Space
+from partita.program.instruction import Apply, Mark, Snapshot
+from partita.program.space import Space
 from partita.runtime.finite import check_gradients
 from partita.runtime.rank import Rank
 from partita.runtime.state import shaped

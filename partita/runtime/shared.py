@@ -16,7 +16,7 @@ from typing import Final
 import torch
 
 from partita.errors import RunError
-from partita.program.instruction import Space
+from partita.program.space import Space
 from partita.runtime.rank import Rank
 from partita.runtime.state import State
 from partita.transport.messages import gather, spread

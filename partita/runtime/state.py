@@ -18,9 +18,10 @@ import torch
 
 from partita.graph.graph import Constant, Graph
 from partita.plan.rule import ruled
-from partita.program.instruction import KEPT, Apply, Snapshot, Space, Update
+from partita.program.instruction import Apply, Snapshot, Update
 from partita.program.layout import MASS, Bucket, Piece
 from partita.program.program import Program, Role
+from partita.program.space import KEPT, Space
 from partita.program.versions import Ledger
 from partita.runtime.flats import Views, flats_of, wholes_of
 from partita.runtime.neutral import left_out

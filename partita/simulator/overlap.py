@@ -31,8 +31,9 @@ from partita.arrays import Ints, Reals
 from partita.cost.costs import Costs
 from partita.cost.demand import demand_of, hop_parts
 from partita.cost.wiring import PASSES, circle_of
-from partita.program.instruction import Act, Collective, Compute, Decode, Encode, Kind, Receive, Send, Space
+from partita.program.instruction import Act, Collective, Compute, Decode, Encode, Receive, Send
 from partita.program.program import Program, Role
+from partita.program.space import Kind, Space
 from partita.simulator.expand import Layout
 from partita.simulator.transfers import speeds
 from partita.units import Seconds

@@ -14,7 +14,7 @@ from typing import Final
 import torch
 
 from partita.errors import ProgramError
-from partita.program.instruction import Kind
+from partita.program.space import Kind
 from partita.transport.transport import Pending
 from partita.units import Seconds
 

@@ -16,8 +16,8 @@ import torch
 import torch.distributed as dist
 
 from partita.cost.rings import bytes_sent
-from partita.program.instruction import Kind
 from partita.program.layout import widest
+from partita.program.space import Kind
 from partita.transport.channel import Channel
 from partita.transport.hops import by_schedule
 from partita.transport.operations import LinkedMessage, StagedMessage, StreamCollective, Work

@@ -11,7 +11,7 @@ from typing import Protocol, TypeAlias, runtime_checkable
 import torch
 
 from partita.errors import RunError
-from partita.program.instruction import Kind
+from partita.program.space import Kind
 from partita.units import Seconds
 
 

@@ -11,9 +11,10 @@ from typing import Any, Final
 
 from partita.errors import OptionError, PlanError, ProgramError, users_code
 from partita.plan.wire import Wire
-from partita.program.instruction import Collective, Kind, Space
+from partita.program.instruction import Collective
 from partita.program.layout import widest
 from partita.program.program import Program
+from partita.program.space import Kind, Space
 from partita.units import Bytes
 from partita.wire.codec import coded_size
 from partita.wire.doubling import binary_blocks, halving_doubling, recursive_doubling

@@ -10,9 +10,10 @@ from itertools import pairwise
 from typing import Final
 
 from partita.graph.tensor import ITEMSIZE
-from partita.program.instruction import Collective, Decode, Encode, Receive, Send, Space
+from partita.program.instruction import Collective, Decode, Encode, Receive, Send
 from partita.program.layout import Coding
 from partita.program.program import Program, Role
+from partita.program.space import Space
 from partita.units import Bytes
 from partita.wire.codec import room
 

@@ -20,7 +20,7 @@ from partita.checkpoints.restore import Checkpoint, lost, open_checkpoint
 from partita.graph.graph import Graph
 from partita.oracles.check import TOLERANCE, difference, gathered
 from partita.plan.plan import Phase, Plan
-from partita.program.instruction import Space
+from partita.program.space import Space
 from partita.recipes.catalogue import call
 from partita.runs.assembly import train_in_process
 from partita.runs.execution import Execution, run

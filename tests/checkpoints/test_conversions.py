@@ -13,7 +13,7 @@ from partita.checkpoints.checkpoint import SavePolicy, place_of
 from partita.checkpoints.entry import ALIKE
 from partita.checkpoints.restore import lost, open_checkpoint
 from partita.oracles.check import checked
-from partita.program.instruction import Space
+from partita.program.space import Space
 from partita.recipes.catalogue import call
 from partita.runs.assembly import train_in_process
 from partita.runtime import rules

@@ -22,8 +22,9 @@ from partita.cost.hops import hop_bytes
 from partita.cost.memory import peak_memory, resident
 from partita.graph.graph import Graph
 from partita.lab.rehearsal import Rehearsal
-from partita.program.instruction import Collective, Kind
+from partita.program.instruction import Collective
 from partita.program.program import Program
+from partita.program.space import Kind
 from partita.program.timeline import PURPOSES
 from partita.recipes.catalogue import call
 from partita.runs.assembly import carry_over, initial, make_rank

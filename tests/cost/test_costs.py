@@ -19,8 +19,9 @@ from partita.cost.touch import Touch
 from partita.cost.wiring import ALONE, circle_of
 from partita.errors import CostError
 from partita.graph.graph import Graph, Optimizer
-from partita.program.instruction import Collective, Combine, Decode, Encode, Kind, Mix, Pack, Space, Term, Update
+from partita.program.instruction import Collective, Combine, Decode, Encode, Mix, Pack, Term, Update
 from partita.program.program import Program
+from partita.program.space import Kind, Space
 from tests.priced import batches_of, priced, whole_cores
 from tests.programs import program_by
 from tests.searches.accelerators import deep

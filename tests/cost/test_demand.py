@@ -24,10 +24,10 @@ from partita.program.instruction import (
     Free,
     Norm,
     Receive,
-    Space,
     Update,
 )
 from partita.program.program import Program
+from partita.program.space import Space
 from tests.priced import batches_of, priced, whole_cores
 from tests.programs import program_by
 from tests.small import two_layers

@@ -19,7 +19,7 @@ from partita.lab.lab import Lab
 from partita.lab.profiler import Profiler
 from partita.lab.rehearsal import Rehearsal
 from partita.plan.plan import Plan
-from partita.program.instruction import Kind
+from partita.program.space import Kind
 from partita.report.answers import comparison_answer
 from partita.report.comparison import Comparison
 from partita.runs.memory_trace import MemoryTrace

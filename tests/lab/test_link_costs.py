@@ -15,7 +15,7 @@ from partita.cost.wiring import ALONE, CURVED, Circle, Post, Wiring
 from partita.lab.link_costs import RARE, kinds_of, queue_of, wiring_of, with_disturbance
 from partita.probes.crowd_timing import crowds_of
 from partita.probes.link_timing import CHAIN
-from partita.program.instruction import Kind
+from partita.program.space import Kind
 from partita.simulator.activities import resources_of
 from partita.simulator.clock import advance
 from tests.activities import Activity, activities_of

@@ -6,8 +6,9 @@ import pytest
 
 from partita.lowering.lower import lower
 from partita.lowering.readers import reads_of
-from partita.program.instruction import Compute, Instruction, Receive, Snapshot, Space, Update
+from partita.program.instruction import Compute, Instruction, Receive, Snapshot, Update
 from partita.program.program import Role
+from partita.program.space import Space
 from partita.recipes.catalogue import call
 from tests.small import cluster_of, layers
 

@@ -7,7 +7,8 @@ import pytest
 from partita import api
 from partita.lowering.half_sums import LEAST
 from partita.lowering.lower import last_program
-from partita.program.instruction import Collective, Kind
+from partita.program.instruction import Collective
+from partita.program.space import Kind
 
 
 @pytest.mark.parametrize(

@@ -18,8 +18,9 @@ from partita.plan.plan import Plan
 from partita.plan.schedule import Schedule
 from partita.plan.sync import Sync
 from partita.plan.wire import Wire
-from partita.program.instruction import Collective, Compute, Free, Kind, Pack, Space
+from partita.program.instruction import Collective, Compute, Free, Pack
 from partita.program.program import Program
+from partita.program.space import Kind, Space
 from tests.programs import program_by
 from tests.small import cluster_of, layers, tied
 

@@ -15,8 +15,9 @@ from partita.oracles.check import TOLERANCE, checked, difference, gathered, ledg
 from partita.oracles.reference import fresh
 from partita.oracles.replay import replayed
 from partita.plan.plan import Plan
-from partita.program.instruction import Apply, Space
+from partita.program.instruction import Apply
 from partita.program.ledger import Merge
+from partita.program.space import Space
 from partita.recipes.catalogue import call
 from partita.runs.assembly import train_in_process
 from partita.runtime.acts import ACTS

@@ -22,7 +22,8 @@ from typing import Any
 
 import torch
 
-from partita.program.instruction import Collective, Kind, Load, Pack, Update
+from partita.program.instruction import Collective, Load, Pack, Update
+from partita.program.space import Kind
 from partita.runs import session
 from partita.runtime.acts import ACTS
 from partita.runtime.rank import Rank

@@ -8,9 +8,11 @@ from dataclasses import replace
 import pytest
 
 from partita.errors import ProgramError
-from partita.program.instruction import After, Collective, Gate, Instruction, Kind, Mark, Receive, Send
+from partita.program.gate import Gate
+from partita.program.instruction import After, Collective, Instruction, Mark, Receive, Send
 from partita.program.layout import Bucket, Piece
 from partita.program.program import Lane, Policy, Program, Role
+from partita.program.space import Kind
 from partita.program.verify import verify
 from partita.simulator.simulate import simulate
 from tests.priced import priced

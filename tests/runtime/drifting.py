@@ -9,7 +9,7 @@ import torch
 from partita.graph.graph import Graph
 from partita.lowering.lower import last_program
 from partita.plan.plan import Plan, own_servers
-from partita.program.instruction import Space
+from partita.program.space import Space
 from partita.runs.assembly import initial, make_rank
 from partita.runtime.interleaving import advance
 from partita.runtime.leg import Interval

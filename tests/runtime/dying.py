@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 from partita.lowering.lower import last_program
 from partita.program.absence import answered, entered, expendable, met_by, shared
-from partita.program.instruction import Receive, Space
+from partita.program.instruction import Receive
 from partita.program.program import Program
+from partita.program.space import Space
 from partita.program.timeline import Span
 from partita.recipes.catalogue import call
 from partita.runs.assembly import carry_over, initial, make_rank

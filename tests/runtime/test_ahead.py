@@ -12,7 +12,8 @@ from partita.graph.batch import substitute
 from partita.graph.graph import TANGENT, Graph
 from partita.lowering.readers import parameter_readers
 from partita.oracles.reference import fresh
-from partita.program.instruction import Compute, Instruction, Receive, Space
+from partita.program.instruction import Compute, Instruction, Receive
+from partita.program.space import Space
 from partita.runs.assembly import carry_over, initial, make_rank
 from partita.runtime.ahead import Ahead
 from partita.runtime.draws import DRAWS

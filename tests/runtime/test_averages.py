@@ -16,9 +16,10 @@ from partita.errors import LoweringError
 from partita.graph.graph import Graph
 from partita.lowering.averages import fragments_of
 from partita.lowering.lower import lower
-from partita.program.instruction import Collective, Mix, Space, Update
+from partita.program.instruction import Collective, Mix, Update
 from partita.program.layout import Bucket
 from partita.program.program import Program
+from partita.program.space import Space
 from partita.recipes.catalogue import call
 from partita.runs.assembly import train_in_process
 from partita.simulator.simulate import simulate

@@ -14,8 +14,9 @@ import torch
 from partita.errors import PartitaError
 from partita.graph.graph import Graph
 from partita.lowering.lower import last_program, lower
-from partita.program.instruction import Kind, Receive, Send, Space
+from partita.program.instruction import Receive, Send
 from partita.program.program import Program
+from partita.program.space import Kind, Space
 from partita.recipes.catalogue import RECIPES, call
 from partita.runs.assembly import carry_over, initial, make_rank, train_in_process
 from partita.runtime.beside import LaneRun, beside, led

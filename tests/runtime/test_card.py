@@ -17,7 +17,7 @@ from partita.kernels import attention, batch_norm, cards, layer_norm
 from partita.lowering.lower import last_program
 from partita.plan.plan import Plan
 from partita.plan.wire import Codec
-from partita.program.instruction import Kind
+from partita.program.space import Kind
 from partita.runs.assembly import train_in_process
 from partita.runs.execution import run
 from partita.runs.session import Job, Session

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 import torch
 
-from partita.program.instruction import After, Instruction, Mark, Receive, Space
+from partita.program.instruction import After, Instruction, Mark, Receive
 from partita.program.program import Lane, Policy, Program, Role
+from partita.program.space import Space
 from partita.runs.assembly import initial, make_rank
 from partita.runtime import waits
 from partita.runtime.dispatch import Dispatch, dispatch_of

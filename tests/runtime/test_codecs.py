@@ -11,7 +11,7 @@ import torch
 from partita.errors import RunError
 from partita.lowering.lower import lower
 from partita.oracles.check import TOLERANCE, checked
-from partita.program.instruction import Space
+from partita.program.space import Space
 from partita.recipes.catalogue import call
 from partita.runs.assembly import train_in_process
 from partita.runtime import coding

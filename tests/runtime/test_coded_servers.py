@@ -9,7 +9,7 @@ from partita.errors import LoweringError
 from partita.lowering.lower import lower
 from partita.oracles.check import TOLERANCE, checked
 from partita.oracles.lossy import SERVER, Lossy
-from partita.program.instruction import Space
+from partita.program.space import Space
 from partita.recipes.catalogue import call
 from partita.runs.assembly import train_in_process
 from partita.simulator.simulate import simulate

@@ -10,7 +10,8 @@ import pytest
 from partita.errors import RunError
 from partita.graph.graph import Graph
 from partita.lowering.lower import last_program
-from partita.program.instruction import Collective, Kind
+from partita.program.instruction import Collective
+from partita.program.space import Kind
 from partita.recipes.catalogue import call
 from partita.runs.assembly import train_in_process
 from partita.runtime.acts import ACTS

@@ -16,7 +16,7 @@ from partita.lowering.lower import lower
 from partita.oracles.check import TOLERANCE, checked, difference
 from partita.oracles.reference import fresh
 from partita.plan.wire import Codec
-from partita.program.instruction import Space
+from partita.program.space import Space
 from partita.recipes.catalogue import call
 from partita.runs.assembly import train_in_process
 from partita.task import Task

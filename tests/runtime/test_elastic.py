@@ -16,7 +16,7 @@ from partita.oracles.reference import fresh
 from partita.oracles.replay import replayed
 from partita.plan.plan import Plan
 from partita.plan.sync import Outer
-from partita.program.instruction import Space
+from partita.program.space import Space
 from partita.recipes.catalogue import call
 from partita.runs.assembly import train_in_process
 from partita.runtime.feed import Feed

@@ -16,8 +16,8 @@ from partita.graph.graph import Graph
 from partita.lowering.mixing_matrices import Matrix, drawn, graph_edges, metropolis, mixing_matrices_of
 from partita.plan.check import check
 from partita.plan.sync import GRAPHS, Gossip
-from partita.program.instruction import Space
 from partita.program.layout import MASS
+from partita.program.space import Space
 from partita.recipes.catalogue import call
 from partita.runs.assembly import train_in_process
 from partita.simulator.simulate import simulate

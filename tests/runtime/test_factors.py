@@ -25,8 +25,9 @@ from partita.plan.plan import Plan
 from partita.plan.sync import Payload, Servers, Sync
 from partita.plan.text import read_plan, write_plan
 from partita.plan.wire import Wire
-from partita.program.instruction import Send, Space
+from partita.program.instruction import Send
 from partita.program.program import Program
+from partita.program.space import Space
 from partita.recipes.catalogue import call
 from partita.runs.assembly import train_in_process
 from partita.simulator.simulate import simulate

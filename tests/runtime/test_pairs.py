@@ -13,7 +13,7 @@ from partita.lowering.lower import lower
 from partita.lowering.pairs import averagings_of
 from partita.oracles.check import TOLERANCE, checked
 from partita.plan.sync import Gossip
-from partita.program.instruction import Space
+from partita.program.space import Space
 from partita.recipes.catalogue import call
 from partita.simulator.simulate import simulate
 from partita.task import Task

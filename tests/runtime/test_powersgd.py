@@ -10,7 +10,7 @@ from partita.kernels.plain_lowrank import low_rank
 from partita.kernels.site import Site
 from partita.oracles.check import TOLERANCE, checked
 from partita.plan.wire import Codec
-from partita.program.instruction import Space
+from partita.program.space import Space
 from partita.recipes.catalogue import call
 from partita.runs.assembly import train_in_process
 from partita.simulator.simulate import simulate

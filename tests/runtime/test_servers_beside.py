@@ -13,8 +13,8 @@ from partita.cost.memory import resident
 from partita.errors import RunError
 from partita.oracles.check import TOLERANCE, checked, difference
 from partita.program.absence import expendable
-from partita.program.instruction import Space
 from partita.program.ledger import staleness_of
+from partita.program.space import Space
 from partita.program.timeline import PURPOSES
 from partita.recipes.catalogue import call
 from partita.runs.assembly import initial, make_state, train_in_process

@@ -11,8 +11,9 @@ import torch
 from torch import nn
 
 from partita.oracles.check import TOLERANCE, checked
-from partita.program.instruction import Collective, Kind, Update
+from partita.program.instruction import Collective, Update
 from partita.program.layout import NORM
+from partita.program.space import Kind
 from partita.recipes.catalogue import call
 from partita.runs.assembly import train_in_process
 from partita.task import Task

@@ -18,8 +18,9 @@ from partita.graph.graph import Graph
 from partita.kernels.shared import add_racing, added_plainly
 from partita.lowering.lower import last_program, lower
 from partita.oracles.check import ledger_of
-from partita.program.instruction import Collective, Receive, Send, Space
+from partita.program.instruction import Collective, Receive, Send
 from partita.program.ledger import staleness_of
+from partita.program.space import Space
 from partita.program.timeline import Timeline
 from partita.recipes.catalogue import call
 from partita.runs.assembly import initial, train_in_process

@@ -18,7 +18,8 @@ from partita.plan.plan import Plan
 from partita.plan.schedule import Order, Schedule
 from partita.plan.sync import Sync
 from partita.plan.wire import Wire
-from partita.program.instruction import Send, Space
+from partita.program.instruction import Send
+from partita.program.space import Space
 from partita.recipes.catalogue import call
 from partita.runs.assembly import train_in_process
 from partita.task import Task

@@ -10,7 +10,8 @@ import pytest
 
 from partita.cluster.cluster import Device
 from partita.cost.touch import Touch
-from partita.program.instruction import Collective, Kind
+from partita.program.instruction import Collective
+from partita.program.space import Kind
 from partita.program.timeline import Timeline
 from partita.simulator.hops import makespan, scheduled
 from partita.simulator.ports import Ports

@@ -17,8 +17,8 @@ from partita.plan.mesh import Mesh
 from partita.plan.plan import Plan
 from partita.plan.sync import Sync
 from partita.plan.wire import Wire
-from partita.program.instruction import Kind
 from partita.program.program import Policy, Program
+from partita.program.space import Kind
 from partita.program.timeline import Span, Timeline
 from partita.recipes.catalogue import RECIPES
 from partita.simulator.simulate import simulate

@@ -14,9 +14,10 @@ from partita.cost.costs import Costs
 from partita.cost.prices import Prices
 from partita.cost.touch import Touch
 from partita.cost.wiring import Wiring
-from partita.program.instruction import After, Collective, Instruction, Kind, Receive, Send, Update
+from partita.program.instruction import After, Collective, Instruction, Receive, Send, Update
 from partita.program.layout import Bucket
 from partita.program.program import Lane, Policy, Program, Role
+from partita.program.space import Kind
 from partita.recipes.catalogue import RECIPES
 from partita.simulator.activities import Activities
 from partita.simulator.clock import advance

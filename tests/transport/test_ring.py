@@ -15,8 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from partita.cost.rings import bytes_sent
-from partita.program.instruction import Kind
 from partita.program.layout import widest
+from partita.program.space import Kind
 from partita.transport.hops import by_schedule
 from partita.transport.inprocess import InProcess, Rendezvous
 from partita.transport.transport import Pending, Steps
