@@ -151,7 +151,7 @@ def test_what_a_hop_takes_of_its_source_and_of_its_target_goes_by_their_speeds(s
     )  # fmt: skip
     speed = np.array([0.5 if rank == slow else 1.0 for rank in range(2)])
     ports = Ports(machines, costs.wiring)
-    found = scheduled(program, replace(act, kind=Kind.BROADCAST), (0, 1), costs, ports, speed)
+    found = scheduled(program, replace(act, kind=Kind.BROADCAST), (0, 1), costs, ports, speed, handling=speed)
     taken = np.array([ELEMENTS * encode + (ELEMENTS + 4) * sent, (ELEMENTS + 4) * received + ELEMENTS * decode]) / speed
     assert found["least"] == pytest.approx(taken.max())
     assert found["latency"] + found["least"] == pytest.approx(taken.sum())
