@@ -16,7 +16,9 @@ clock_state     its arrays
 queues          its heaps
 sharing         its shares of resources
 plain           the same laws written to be read: the oracle
+moves           what instructions move, and what that costs computing beside them
 overlap         what moves and what computes hold each other up
+progress        how much has been done by any moment
 cooling         what computes takes longer behind a wait
 unevenness      rounds that take unequally long
 merges          the ledger that a run would have written

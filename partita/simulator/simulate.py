@@ -27,7 +27,8 @@ from partita.simulator.clock import advance
 from partita.simulator.cooling import cooled
 from partita.simulator.expand import Layout, expand
 from partita.simulator.merges import merges_of
-from partita.simulator.overlap import extra_seconds, moves_of
+from partita.simulator.moves import moves_of
+from partita.simulator.overlap import extra_seconds
 from partita.simulator.ports import Ports, processor
 from partita.simulator.symmetry import Symmetry, symmetry_of, without_idle_ports
 from partita.simulator.transfers import Transfers, sent_by, traffic_of, transfers_of

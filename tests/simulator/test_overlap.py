@@ -15,7 +15,8 @@ from partita.cost.touch import Touch
 from partita.cost.wiring import Circle, Wiring
 from partita.graph.graph import Graph
 from partita.program.program import Program
-from partita.simulator.overlap import _busy, _coded, moves_of
+from partita.simulator.moves import coded, moves_of
+from partita.simulator.progress import covered
 from partita.simulator.simulate import simulate
 from tests.priced import batches_of, priced, whole_cores
 from tests.programs import program_by
@@ -109,11 +110,11 @@ def test_computing_takes_longer_while_another_lane_codes(codec: str) -> None:
         costs = replace(costs, codecs={codec: (Touch(0.0, COMPUTE / 400), Touch(0.0, COMPUTE / 800))})
         alone = simulate(program, costs, rounds=ROUNDS)
         beside = simulate(program, replace(costs, wiring=replace(costs.wiring, coding=0.25)), rounds=ROUNDS)
-        coded = sum(_coded(program, i.act, costs) for i in program.roles[0].instructions if i.lane != "compute")
-        found[name] = beside.step_seconds - alone.step_seconds, coded
-    more, coded = found["pipe_sgd"]
-    assert 0.05 * COMPUTE < coded < COMPUTE
-    assert more == pytest.approx(0.25 * coded, rel=0.05)
+        spent = sum(coded(program, i.act, costs) for i in program.roles[0].instructions if i.lane != "compute")
+        found[name] = beside.step_seconds - alone.step_seconds, spent
+    more, spent = found["pipe_sgd"]
+    assert 0.05 * COMPUTE < spent < COMPUTE
+    assert more == pytest.approx(0.25 * spent, rel=0.05)
     assert found["ddp"][0] == pytest.approx(0.0, abs=1e-9)
 
 
@@ -165,10 +166,10 @@ def test_busy_seconds_are_those_that_one_span_or_more_covers(spans: list[tuple[f
     end = start + np.array([length for _, length in spans])
     edges = np.unique(np.clip([0.0, moment, *start, *end], 0.0, moment))
     middles = (edges[1:] + edges[:-1]) / 2
-    covered = sum(
+    seconds = sum(
         float(b - a) for a, b, at in zip(edges, edges[1:], middles, strict=False) if ((start < at) & (at < end)).any()
     )
-    assert float(np.interp(moment, *_busy(start, end))) == pytest.approx(covered, abs=1e-9)
+    assert float(covered(start, end).by(np.array([moment]))[0]) == pytest.approx(seconds, abs=1e-9)
 
 
 @pytest.mark.parametrize(("text", "longer"), [("ps_sync", 1.25), ("ddp", 1.0), ("gpipe(stages=2,microbatches=2)", 1.0)])

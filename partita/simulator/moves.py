@@ -1,0 +1,87 @@
+"""What a rank's instructions move, and what that costs computing beside them, as it was measured.
+
+A sum, a hop and a message each go slower beside computing by a factor of their own; each byte, and each second that
+another lane codes, takes computing so many core-seconds longer. When that happens, `overlap` finds out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from partita.cost.costs import Costs
+from partita.cost.demand import demand_of, hop_parts
+from partita.cost.wiring import PASSES, circle_of
+from partita.program.instruction import Act, Collective, Decode, Encode, Receive, Send
+from partita.program.program import Program
+from partita.program.space import Kind, Space
+from partita.units import Seconds
+from partita.wire.algorithms import by_messages, course
+from partita.wire.loads import loads_of
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """The instruction at a `place` of a role that moves something, or codes in a lane of its own: the `factor` by which
+    it takes longer beside computing, and the core-seconds that this takes longer beside all of it, what is sent and
+    received and what is coded; of a sum what it takes longer, and what core-seconds more, right `behind` another."""
+
+    place: int
+    factor: float
+    disturbance: Seconds
+    coding: Seconds = 0.0
+    behind: tuple[Seconds, Seconds] = (0.0, 0.0)
+
+
+Moves = dict[str, list[Move]]
+
+
+def moves_of(program: Program, costs: Costs) -> Moves:
+    """By role, what moves something or codes, and has to do with what computes beside it."""
+    found: Moves = {}
+    if costs.wiring.undisturbed:
+        return found
+    for role in program.roles:
+        for place, i in enumerate(role.instructions):
+            coding = costs.wiring.coding * (coded(program, i.act, costs) if i.lane != role.leading else 0.0)
+            disturbance, factor, behind = 0.0, 1.0, (0.0, 0.0)
+            if isinstance(i.act, Collective | Send | Receive):
+                disturbance = costs.wiring.disturbance * program.payload(i.act) * _passes(i.act)
+                factor = _slowdown(program, i.act, costs)
+            if isinstance(i.act, Collective) and i.act.kind is Kind.ALL_REDUCE and not by_messages(i.act):
+                circle = circle_of(i.act.groups[0], costs.cluster)
+                behind = costs.wiring.behind(program.payload(i.act), circle)
+            if factor > 1 or disturbance > 0 or coding > 0 or any(behind):
+                found.setdefault(role.name, []).append(Move(place, factor, disturbance, coding, behind))
+    return found
+
+
+def coded(program: Program, act: Act, costs: Costs) -> Seconds:
+    """Core-seconds that a rank codes for an act."""
+    if isinstance(act, Encode | Decode):
+        return demand_of(costs, program, act).core
+    if not isinstance(act, Collective) or act.codec is None:
+        return 0.0
+    ranks = len(act.groups[0])
+    return sum(cores.before + cores.after for _, cores in hop_parts(costs, program, act, ranks)) / ranks
+
+
+def _slowdown(program: Program, act: Collective | Send | Receive, costs: Costs) -> float:
+    """The factor by which it takes longer beside computing. A collective that goes by messages is as slow as these."""
+    size = program.payload(act)
+    if isinstance(act, Collective):
+        if not by_messages(act):
+            parts = act.kind in (Kind.REDUCE_SCATTER, Kind.ALL_GATHER)
+            return costs.wiring.slowdown(size, "gather" if parts else "sum")
+        ranks = len(act.groups[0])
+        schedule, edges = course(program, act, ranks)
+        hops = loads_of(schedule, *program.extent(act, ranks), act.codec, act.density, edges)
+        most = max((hop.size / max(hop.messages, 1) for hop in hops), default=0.0)
+        return costs.wiring.slowdown(int(most), "hop")
+    return 1.0 if act.space is Space.VALUE else costs.wiring.slowdown(size, "message")  # who waits computes nothing
+
+
+def _passes(act: Collective | Send | Receive) -> float:
+    """How many times a rank sends or receives the bytes of an instruction; a collective is a ring."""
+    if not isinstance(act, Collective):
+        return 1.0
+    return 2 * PASSES.get(act.kind, 2) * (1 - 1 / len(act.groups[0]))
