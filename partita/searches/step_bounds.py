@@ -136,28 +136,45 @@ class StepBounds:
 
     def _passes(self, pipes: Pipes, part: Reals, updates: bool) -> Reals:
         """A round of the rank that has most to do, or of the first one by way of it; if it `updates` all that it has
-        beside its passes. `part` is the seconds in which replicas scatter or gather all that they have once."""
-        m, place, late = pipes.m[:, None], np.arange(pipes.pipe), pipes.late.sum(axis=1)
-        each, packs = (pipes.forward + pipes.backward).sum(axis=1) + late, self._packs(pipes)
-        pack, steps = packs.sum(axis=1), self._steps(pipes) * updates
-        # Packs, and W where they are put off, that follow when the last microbatch has left, of what it leaves last; of
-        # the first place, before its next round.
-        zero = pipes.ordered(Order.ZERO_BUBBLE)[:, None]
-        many = np.where(zero, np.minimum(place, m - 1) + 1.0, 1.0)
-        after = many * (late * zero + packs[:, 0])
-        inside = (m * (each + pack) - after) / pipes.hardware.peaks
+        beside its passes. `part` is the seconds in which replicas scatter or gather all that they have once.
+
+        place    |- ahead -|-- inside --|- back -|- after + steps -|     home, by the way through each place
+                                   |-- last -----|-- rounds -------|     sent: sums begin with the last microbatch's
+                           |------------ own ------------|               pass; and what a place computes in all
+        """
+        m, peaks, packs = pipes.m[:, None], pipes.hardware.peaks, self._packs(pipes)
+        each = (pipes.forward + pipes.backward).sum(axis=1) + pipes.late.sum(axis=1)
+        computed, steps = m * (each + packs.sum(axis=1)), self._steps(pipes) * updates
+        after = self._after(pipes, packs)
+        inside = (computed - after) / peaks
+        place = np.arange(pipes.pipe)
         ways = np.where(place >= pipes.first[:, None], pipes.ahead + inside + pipes.back, 0.0)
-        # What the last microbatch completes travels before the next round: of a pipe's first place all of it before
-        # any forward pass, where there is but one place while one goes on.
-        last, through = (pipes.backward.sum(axis=1) if pipes.pipe > 1 else each), ways
-        if pipes.chunks > 1:
-            last = pipes.backward[:, -1] + pipes.pipe * (pipes.backward[:, :-1].sum(axis=1) + pack)
-            if not updates:  # weights of the last chunk may come beside forward passes of those before
-                last = last + pipes.pipe * pipes.forward[:, :-1].sum(axis=1)
-            through = np.where(place == pipes.first[:, None], inside, 0.0)
+        # Sums of a pipe's first place end before any forward pass of the next round. Of one that has several stages,
+        # only its own way is known to be over when they begin.
+        through = ways if pipes.chunks == 1 else np.where(place == pipes.first[:, None], inside, 0.0)
         rounds = self._rounds(pipes, part, updates) * (pipes.data > 1)[:, None]
-        sent = through.max(axis=1)[:, None] - last / pipes.hardware.peaks + rounds
-        home = np.maximum(ways.max(axis=1)[:, None] + (after + steps) / pipes.hardware.peaks, sent)
-        own = (m * (each + pack) + steps) / pipes.hardware.speeds
+        sent = through.max(axis=1)[:, None] - self._last(pipes, each, packs, updates) / peaks + rounds
+        home = np.maximum(ways.max(axis=1)[:, None] + (after + steps) / peaks, sent)
+        own = (computed + steps) / pipes.hardware.speeds
         found: Reals = np.maximum(np.take_along_axis(home, pipes.first[:, None], 1)[:, 0], own.max(axis=1))
         return found
+
+    def _after(self, pipes: Pipes, packs: Reals) -> Reals:
+        """Core-seconds that follow at each place when the last microbatch has left: packing what it leaves last and, in
+        a zero-bubble order, the W of as many microbatches as are put off (Qi et al., ICLR 2024)."""
+        zero, late = pipes.ordered(Order.ZERO_BUBBLE)[:, None], pipes.late.sum(axis=1)
+        many = np.where(zero, np.minimum(np.arange(pipes.pipe), pipes.m[:, None] - 1) + 1.0, 1.0)
+        found: Reals = many * (late * zero + packs[:, 0])
+        return found
+
+    def _last(self, pipes: Pipes, each: Reals, packs: Reals, updates: bool) -> Reals:
+        """Core-seconds at each place, at the end of its passes, beside which sums may be on their way already: the last
+        microbatch's backward pass, of one device all of it (`each`). Of several chunks all but the first one's
+        gradients may have left before; and if weights are not updated but gathered, those of the last chunk may come
+        beside forward passes of those before."""
+        if pipes.pipe == 1:
+            return each
+        if pipes.chunks == 1:
+            return np.asarray(pipes.backward.sum(axis=1))
+        last: Reals = pipes.backward[:, -1] + pipes.pipe * (pipes.backward[:, :-1].sum(axis=1) + packs.sum(axis=1))
+        return last if updates else last + pipes.pipe * pipes.forward[:, :-1].sum(axis=1)
