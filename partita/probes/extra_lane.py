@@ -33,7 +33,7 @@ class Unplanned(Rank):
     def __init__(self) -> None:
         role: Any = SimpleNamespace(causes={CARRIED.name: (ASKED,)})
         self.rank, self.role, self.board, self.clock = 0, role, Board(), Clock()
-        self.spans, self.at, self.quickest, self.spare = [], {}, {}, frozenset()
+        self.spans, self.at, self.spare = [], {}, frozenset()
         self.early, self.then = {}, {}
 
 

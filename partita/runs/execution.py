@@ -61,13 +61,12 @@ class Reporter:
         return round >= self.first
 
     def _pace(self, now: Seconds, round: int) -> dict[str, Any]:
-        """Seconds a round, and the fastest instance of each instruction, over two rounds or more."""
+        """Seconds a round, over two rounds or more, and what a rank's own work took in the best of them."""
         lasted, rounds = now - self.paced, round - self.since
         if self.paced and (lasted < PACE_INTERVAL or rounds < 2):
             return {}
-        quickest, self.rank.quickest = self.rank.quickest, {}
-        first, self.paced, self.since = not self.paced, now, round
-        return {} if first else {"pace": {"round": lasted / rounds, "quickest": quickest}}
+        taken, first, self.paced, self.since = self.rank.pace.taken(), not self.paced, now, round
+        return {} if first else {"pace": {"round": lasted / rounds, "taken": taken}}
 
 
 def progress_of(event: Mapping[str, Any], plan: str, steps: int) -> str:

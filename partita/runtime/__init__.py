@@ -10,6 +10,7 @@ the worker
     dispatch      lanes that choose what is next
     ahead         messages that start before their turn
     beside        what the first lane's thread does for others
+    pace          what computing and loading take in the best round
     leg           which Program runs for how many rounds
     interleaving  all ranks in one thread, lanes in a drawn order: for tests
     desync        ranks at different collectives

@@ -18,6 +18,7 @@ from partita.runtime.brake import Brake
 from partita.runtime.device import CPU, Clock
 from partita.runtime.feed import Feed
 from partita.runtime.forms import Form
+from partita.runtime.pace import Pace
 from partita.runtime.segment import Environment, Leaves
 from partita.runtime.state import State
 from partita.runtime.whole import Whole
@@ -112,8 +113,8 @@ class Rank:
     What it has done: `ends` has wall clock and core-seconds of the process at each round's end; `at` the instructions
     that lanes are in, each with its lane, round, since when, and whether it waits for other ranks; `then` what the
     thread that has carried out an instruction starts at once for another lane, and `early` when (runtime/ahead.py);
-    `collectives_begun` how many rounds of each collective were begun; `quickest` the least seconds that each local
-    instruction has taken lately; `maps` the positions that both ends of a sparse hop know; `forms` how the values of
+    `collectives_begun` how many rounds of each collective were begun; `pace` what computing and loading have taken
+    lately; `maps` the positions that both ends of a sparse hop know; `forms` how the values of
     each parcel lie in memory. `round_ends` is called when the leading lane has ended a round.
 
     Who is away: the run can go on without the ranks in `spare`. Those in `away` are not there now; each has left `gone`
@@ -157,7 +158,7 @@ class Rank:
     parted: set[tuple[int, ...]] = field(default_factory=set)
     weights: dict[int, torch.Tensor | float] = field(default_factory=dict)
     collectives_begun: dict[str, int] = field(default_factory=dict)
-    quickest: dict[str, Seconds] = field(default_factory=dict)
+    pace: Pace = field(default_factory=Pace)
     maps: KeptMaps = field(default_factory=dict)
     forms: dict[str, tuple[tuple[str, Form], ...]] = field(default_factory=dict)
     round_ends: Callable[[int], None] = lambda round: None

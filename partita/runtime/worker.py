@@ -10,13 +10,12 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Generator, Sequence
-from math import inf
 from typing import Final
 
 import torch
 
 from partita.errors import RunHung
-from partita.program.instruction import Instruction
+from partita.program.instruction import Compute, Instruction, Load
 from partita.program.program import Lane, Policy
 from partita.program.timeline import Span
 from partita.runtime.acts import carry_out
@@ -165,8 +164,8 @@ def instance(
         if pending is not None:
             rank.at[instruction.name] = instruction.lane, round, start, True
             yield from pending if isinstance(pending, Generator) else (pending,)
-        elif (took := time.perf_counter() - start) < rank.quickest.get(instruction.name, inf):
-            rank.quickest[instruction.name] = took
+        elif isinstance(instruction.act, Compute | Load):
+            rank.pace.note(type(instruction.act).__name__, round, instruction.name, time.perf_counter() - start)
     if lost(rank, instruction, pending):
         rank.at.pop(instruction.name, None)
         return

@@ -41,6 +41,20 @@ def test_a_slow_processor_is_named_with_its_factor() -> None:
     assert found[0].startswith("rank 2 computes 4.0 times as long as the others do: its processor")
 
 
+def test_a_quota_that_some_instances_escape_is_seen_by_rounds() -> None:
+    """Each instruction is as fast as elsewhere in one round of two; no round is."""
+    each = {"F": (1.0, 4.0), "B0": (4.0, 1.0)}
+    even = measured({}).spans
+    slow = tuple(
+        replace(span, end=span.start + SPEEDS[span.name] * each[span.name][span.round])
+        for span in even
+        if span.rank == 2 and span.name in each
+    )
+    others = tuple(span for span in even if span.rank != 2 or span.name not in each)
+    found = list(StragglerDetector(PROGRAM, cluster_of(4)).at_end(Timeline("ddp", "measured", 0.1, 8, others + slow)))
+    assert [sentence[:36] for sentence in found] == ["rank 2 computes 2.1 times as long as"]
+
+
 def test_slow_data_is_not_blamed_on_the_processor() -> None:
     found = list(StragglerDetector(PROGRAM, cluster_of(4)).at_end(measured({(1, "L"): 6.0})))
     assert len(found) == 1
@@ -61,7 +75,7 @@ def test_a_straggler_is_named_once_while_the_run_goes_on() -> None:
         for rank in range(4):
             assert not said or rank < 3 or len(said) == 2
             slow = {"F": 4.0 if rank == 2 else 1.0, "B0": 4.0 if rank == 2 else 1.0, "L": 6.0 if rank == 1 else 1.0}
-            pace = {"round": 0.1, "quickest": {name: SPEEDS[name] * slow[name] for name in SPEEDS}}
+            pace = {"round": 0.1, "taken": {name: SPEEDS[name] * slow[name] for name in SPEEDS}}
             said += paces.hear(rank, pace)
     assert [sentence[:40] for sentence in said] == [
         "rank 2 computes 4.0 times as long as the",
