@@ -41,20 +41,20 @@ def atomically(path: Path, *, durable: bool = False) -> Iterator[Path]:
 def _held(fresh: Path) -> int:
     """A handle on a file that is made here, locked: as long as it is, its writer lives. Raises OSError."""
     while True:
-        handle = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        handle = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
         with suppress(OSError):  # where no file can be locked, none is swept either
             fcntl.flock(handle, fcntl.LOCK_EX)
-        with suppress(FileNotFoundError):
+        with suppress(FileNotFoundError):  # somebody swept it between the two
             if os.path.samestat(os.fstat(handle), fresh.lstat()):
                 return handle
-        os.close(handle)  # somebody swept it between the two
+        os.close(handle)
 
 
 def _sweep(path: Path) -> None:
     """Remove what writers of `path` have left that live no more, on whichever machine: nobody holds its lock."""
     name = re.compile(rf"\.{re.escape(path.name)}\.\d+")
     names = list[str]()
-    with suppress(PermissionError):
+    with suppress(PermissionError):  # a folder that may be written but not looked into
         names = os.listdir(path.parent)
     for left in [path.with_name(each) for each in names if name.fullmatch(each)]:
         with suppress(OSError):  # its writer lives, or it is gone by now, or somebody else's

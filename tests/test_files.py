@@ -54,3 +54,12 @@ def test_what_killed_writers_left_is_swept_and_not_what_others_write(tmp_path: P
     assert {each.name for each in tmp_path.iterdir()} == {".a.json.bak", "a.json"}
     for each in (wait, go, hear, say):
         os.close(each)
+
+
+def test_a_link_that_lies_where_a_file_would_be_made_is_not_followed(tmp_path: Path) -> None:
+    path, other = tmp_path / "a.json", tmp_path / "other"
+    other.write_text("mine")
+    (tmp_path / f".a.json.{os.getpid()}").symlink_to(other)
+    with pytest.raises(OSError, match="symbolic links"), atomically(path) as fresh:
+        fresh.write_text("new")
+    assert other.read_text() == "mine"
