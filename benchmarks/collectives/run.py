@@ -25,7 +25,9 @@ from partita.lab.command import run_command
 from partita.lab.rehearsal import Rehearsal
 from partita.probes.schedule_timing import schedule_seconds
 from partita.recipes.fastest import candidates, choice, timed
+from partita.runs.heap import KEPT, keep_freed, set_aside
 from partita.searches.sweep import crossings
+from partita.transport.loops import woken_in_turn
 from partita.transport.processes import Processes
 from partita.units import show_bandwidth
 from partita.wire.algorithms import BACKEND
@@ -41,7 +43,10 @@ Times = dict[str, float]  # seconds of an all-reduce by the schedule's name
 def on_a_device(names: Sequence[str], sizes: Sequence[int], turns: int) -> None:
     """A rank's part; rank 0 prints a line of JSON a size: the median of each schedule's seconds."""
     torch.set_num_threads(1)
-    dist.init_process_group("gloo")
+    keep_freed()
+    set_aside()
+    with woken_in_turn():
+        dist.init_process_group("gloo")
     Processes(dist.get_rank()).join([], 60.0, messages=True)
     for size in sizes:
         found = schedule_seconds(names, [size], turns)
@@ -55,6 +60,7 @@ def on_a_device(names: Sequence[str], sizes: Sequence[int], turns: int) -> None:
 def measured(cluster: str, names: Sequence[str], sizes: Sequence[int], turns: int) -> dict[int, Times]:
     """Seconds of each size by each schedule, in a lab of the cluster."""
     out, asked = io.BytesIO(), json.dumps([names, sizes, turns])
+    os.environ |= KEPT
     code = run_command(api.cluster_of(cluster), [sys.executable, str(Path(__file__).resolve()), asked], out=out)
     if code:
         raise SystemExit(f"the ranks on {cluster} ended with {code}")
