@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from partita.arrays import Array
-from partita.kernels.chosen import places_of_threshold
+from partita.kernels.chosen import places_of_threshold, spread
 from partita.kernels.compiled import array_of, fused
 from partita.kernels.site import Site
 from partita.wire.codec import Settings
@@ -24,7 +24,7 @@ def encode_adaptive(values: torch.Tensor, message: torch.Tensor, settings: Setti
     """The means of the chosen negative and positive numbers in fp32, then a word each: its place, and the sign in the
     highest bit. Of each sign those are chosen that are beyond a bound, which leaves the part `ratio` of a sample."""
     array, body = array_of(values), array_of(message)
-    sample = array[:: max(len(array) // SAMPLE, 1)]
+    sample = array[spread(len(array), max(len(array) // SAMPLE, 1))]
     low, high = (bound_of(side, settings["ratio"]) for side in (-sample[sample < 0], sample[sample > 0]))
     words, means = body[HEAD : HEAD + 4 * len(array)].view(np.uint32), np.zeros(2, np.float32)
     count = int(_choose(array, low, high, words, means))

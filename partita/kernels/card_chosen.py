@@ -7,6 +7,7 @@ are.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Final
 
 import torch
@@ -16,7 +17,7 @@ from triton.language import constexpr, tensor
 from partita.kernels.card_beyond import ends_of, write_words
 from partita.kernels.card_bits import fillable, kernel, launch, read_as
 from partita.kernels.card_largest import candidates_of, write_largest
-from partita.kernels.chosen import SAMPLE, sampled
+from partita.kernels.chosen import SAMPLE, sampled, spread
 from partita.wire.codec import Settings, kept
 
 PLACE: Final = 0x7FFFFFFF
@@ -66,13 +67,19 @@ def _largest(values: torch.Tensor, k: int, places: torch.Tensor, numbers: torch.
     """Whether the bound of a sample left as many as are wanted, and no more than there is room for; if so they are
     written."""
     step, rank = sampled(len(values), k)
-    sample = values[::step].abs()
+    sample = values[_spread(len(values), step, values.device)].abs()
     if rank >= len(sample):
         return False
     bound = sample.kthvalue(len(sample) - rank + 1, keepdim=True).values
     candidates = candidates_of(values, bound, min(len(values), 4 * k + SAMPLE))
     write_largest(values, candidates, k, places, numbers, back)
     return k <= int(candidates.found) <= len(candidates.places)
+
+
+@lru_cache(64)
+def _spread(n: int, step: int, device: torch.device) -> torch.Tensor:
+    """The places of `spread`, on a card."""
+    return torch.from_numpy(spread(n, step)).to(device)
 
 
 def decode_topk(message: torch.Tensor, values: torch.Tensor, settings: Settings, add: bool) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from math import sqrt
 from typing import Final
 
@@ -13,6 +14,8 @@ from partita.kernels.compiled import array_of, fused
 from partita.wire.codec import Settings, kept
 
 SAMPLE: Final = 16384
+GOLDEN: Final = 40503  # of 2**16: steps of so much of a turn come to no place twice, and leave no gap for long
+WIDER: Final = 4  # times as many are to be beyond the next bound, where too few were beyond the last
 
 
 def encode_topk(values: torch.Tensor, message: torch.Tensor, settings: Settings, key: int, back: bool) -> None:
@@ -51,25 +54,33 @@ def places_of_topk(message: torch.Tensor, count: int, settings: Settings) -> tor
 
 
 def sampled(n: int, k: int) -> tuple[int, int]:
-    """(every how many-th of n numbers is looked at, which of these in order the `k` largest hardly fall below)."""
+    """(of how many of n numbers one is looked at, which of these in order the `k` largest hardly fall below)."""
     step = max(n // SAMPLE, 1)
     wanted = k / n * -(-n // step)
     return step, int(wanted + 3 * sqrt(wanted)) + 1
 
 
+@lru_cache(64)
+def spread(n: int, step: int) -> Array:
+    """A place in each `step` of n, another one from step to step.
+
+    step 4 in rows of 8     x . . . x . . .          here  x . . . . . x .
+                            x . . . x . . .                . x . . . . . x
+
+    At even steps all that is looked at of a matrix is in a few of its columns, and what backward leaves is columns of
+    zeros, of units that are off, beside columns that are large."""
+    i = np.arange(-(-n // step))
+    places: Array = np.minimum(i * step + (i * GOLDEN % 2**16 * step >> 16), n - 1)
+    return places
+
+
 def largest_places(array: Array, k: int) -> Array:
-    """Where the `k` largest magnitudes are, in order. A threshold from a sample leaves few to choose from, which costs
-    one pass over the numbers; should it leave too few, a lower one is tried."""
-    n = len(array)
-    step, rank = sampled(n, k)
-    sample = np.abs(array[::step])
-    bound = np.partition(sample, -rank)[-rank] if rank < len(sample) else array.dtype.type(0)
-    places = np.empty(n if bound == 0 else min(n, 4 * k + SAMPLE), np.int32)
-    found = _beyond(array, bound, places)
-    if not k <= found <= len(places):
-        places = np.empty(n, np.int32)
-        found = _beyond(array, array.dtype.type(0), places)
-    places = places[:found]
+    """Where the `k` largest magnitudes are, in order; of equal ones the first. A bound leaves few to choose from, which
+    costs a pass over the numbers."""
+    places = candidates(array, k)
+    if len(places) < k:
+        others = np.flatnonzero(~(np.abs(array) > 0))[: k - len(places)]
+        return np.sort(np.concatenate([places, others.astype(np.int32)]))
     magnitude = np.abs(array[places])
     edge = np.partition(magnitude, -k)[-k]
     above = magnitude > edge
@@ -79,12 +90,38 @@ def largest_places(array: Array, k: int) -> Array:
     return chosen
 
 
+def candidates(array: Array, k: int) -> Array:
+    """The places of all magnitudes that are not below some bound, at least k; of all that are not 0 where these are
+    fewer, or no bound parts them.
+
+    The bound comes from a sample. Should it leave too few, one that leaves more is tried; should it leave more than
+    there is room for, then the k-th largest of those that found room, since the k-th largest of all is no less."""
+    step, rank = sampled(len(array), k)
+    sample = np.abs(array[spread(len(array), step)])
+    sample = sample[sample > 0]  # selecting among numbers of which most are equal takes as long as sorting them
+    room = np.empty(min(len(array), 4 * k + SAMPLE), np.int32)
+    bound, found = array.dtype.type(0), 0
+    while found < k and rank < len(sample):
+        bound = np.partition(sample, -rank)[-rank]
+        found, rank = _beyond(array, bound, room), rank * WIDER
+    while found > len(room):
+        higher = np.partition(np.abs(array[room]), -k)[-k]
+        if higher <= bound:
+            break
+        bound, found = higher, _beyond(array, higher, room)
+    if not k <= found <= len(room):
+        room = np.empty(len(array), np.int32)
+        found = _beyond(array, array.dtype.type(0), room)
+    return room[:found]
+
+
 @fused
 def _beyond(values: Array, bound: float, places: Array) -> int:
-    """Places of magnitudes of at least `bound`; how many there are, even where there is no room for all."""
+    """Places of magnitudes of at least `bound`, 0 not among them; how many there are, even where there is no room for
+    all."""
     found = 0
     for i in range(len(values)):
-        if abs(values[i]) >= bound:
+        if abs(values[i]) >= bound and values[i] != 0:
             if found < len(places):
                 places[found] = i
             found += 1

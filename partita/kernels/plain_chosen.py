@@ -6,6 +6,7 @@ from math import ceil, inf
 
 import torch
 
+from partita.kernels.chosen import spread
 from partita.kernels.plain_bits import bytes_of, numbers
 from partita.wire.codec import Settings, kept
 
@@ -56,7 +57,7 @@ def from_threshold(message: torch.Tensor, like: torch.Tensor, s: Settings) -> to
 def adaptive(v: torch.Tensor, s: Settings, key: int) -> torch.Tensor:
     """The message of flat `v` as `adaptive.encode_adaptive` makes it: the means of both signs in fp32, then a word of
     place and sign for each number that is chosen."""
-    sample, bounds = v[:: max(len(v) // 65536, 1)], []
+    sample, bounds = v[torch.from_numpy(spread(len(v), max(len(v) // 65536, 1)))], []
     for side in (-sample[sample < 0], sample[sample > 0]):
         k = max(ceil(s["ratio"] * len(side) - 1e-9), 1)
         bounds.append(float(side.sort(descending=True).values[k - 1]) if len(side) else inf)

@@ -40,6 +40,17 @@ def test_adaptive_chooses_about_its_ratio_of_each_sign(ratio: float) -> None:
     assert torch.equal(values, before - found)
 
 
+def test_adaptive_looks_at_every_column() -> None:
+    """Of a matrix whose every 16th column is 20 times as large, of which a sample at even steps would see nothing
+    else."""
+    values = normal(2**20).view(1024, 1024)
+    values[:, ::16] *= 20
+    codec = Codec("adaptive", settings=(("ratio", 0.02),))
+    message, found = said(codec, values.clone().view(-1))
+    assert 0.8 * 0.02 <= float((found != 0).double().mean()) <= 1.25 * 0.02
+    assert torch.equal(message, encoded("adaptive", values.view(-1), settings_of(codec), 0))
+
+
 def test_adacomp_sends_from_every_bin() -> None:
     """SP-04: at least one number of each bin that is not zero, where what is new has the sign of the whole at the bin's
     largest; each said as the mean of the bins' largest; bins decide by themselves."""
