@@ -27,7 +27,6 @@ from partita.probes.schedule_timing import schedule_seconds
 from partita.recipes.fastest import candidates, choice, timed
 from partita.runs.heap import KEPT, keep_freed, set_aside
 from partita.searches.sweep import crossings
-from partita.transport.loops import woken_in_turn
 from partita.transport.processes import Processes
 from partita.units import show_bandwidth
 from partita.wire.algorithms import BACKEND
@@ -45,8 +44,7 @@ def on_a_device(names: Sequence[str], sizes: Sequence[int], turns: int) -> None:
     torch.set_num_threads(1)
     keep_freed()
     set_aside()
-    with woken_in_turn():
-        dist.init_process_group("gloo")
+    dist.init_process_group("gloo")
     Processes(dist.get_rank()).join([], 60.0, messages=True)
     for size in sizes:
         found = schedule_seconds(names, [size], turns)

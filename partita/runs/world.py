@@ -13,7 +13,6 @@ from partita.errors import RunError
 from partita.runs.listener import listening
 from partita.runtime.device import GLOO
 from partita.telling import Tell, quiet
-from partita.transport.loops import woken_in_turn
 from partita.units import Seconds
 
 
@@ -29,8 +28,7 @@ def join_world(rank: int, world: int, timeout: Seconds, backend: str = GLOO, *, 
     listen = listening(place, note) if rank == 0 and not kept else {}
     try:
         store = None if kept else _store(timeout, *place, world, rank == 0, patience, use_libuv=True, **listen)
-        with woken_in_turn():
-            dist.init_process_group(backend, store=store, rank=rank, world_size=world, timeout=patience)
+        dist.init_process_group(backend, store=store, rank=rank, world_size=world, timeout=patience)
     except (RuntimeError, ValueError) as error:
         raise RunError(
             f"rank {rank} could not meet the others at {place[0]}:{place[1]} ({' '.join(str(error).split())[:200]}); "

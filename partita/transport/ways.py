@@ -53,18 +53,20 @@ _OPENED: dict[int, tuple[Any, Ways]] = {}  # by id of the world, which is kept s
 
 
 def ways_here() -> Ways:
-    """Those between all ranks: one connection, until `open_ways` has made two."""
+    """Those between all ranks: the world's own connection, until `open_ways` has made two."""
     world = dist.group.WORLD
     return _OPENED[id(world)][1] if id(world) in _OPENED else Ways(world, world)
 
 
 def open_ways(timeout: Seconds) -> Ways:
-    """Two connections between all ranks, made once; every rank of the world must call it."""
+    """Two connections between all ranks, made once, neither of them the world's own, whose threads are woken as whoever
+    made it had them woken; every rank of the world must call it."""
     world = dist.group.WORLD
     if id(world) not in _OPENED:
+        patience = timedelta(seconds=timeout)
         with woken_in_turn():
-            down = dist.new_group(timeout=timedelta(seconds=timeout), backend="gloo")
-        _OPENED[id(world)] = world, Ways(world, down)
+            up, down = (dist.new_group(timeout=patience, backend="gloo") for _ in range(2))
+        _OPENED[id(world)] = world, Ways(up, down)
     return _OPENED[id(world)][1]
 
 
