@@ -11,7 +11,7 @@ import torch
 
 from partita.checkpoints.checkpoint import SavePolicy, place_of
 from partita.checkpoints.entry import ALIKE
-from partita.checkpoints.restore import lost, open_checkpoint
+from partita.checkpoints.restore import Checkpoint, lost, open_checkpoint
 from partita.oracles.check import checked
 from partita.program.space import Space
 from partita.recipes.catalogue import call
@@ -77,8 +77,45 @@ def test_a_server_goes_on_with_what_it_has_of_contributions(plan: str, tmp_path:
         assert new[rank].ledger.merged == state.ledger.merged
         assert new[rank].squares.keys() == state.squares.keys()
         assert all(torch.equal(new[rank].squares[name], flat) for name, flat in state.squares.items())
+        sums = state.gradient if plan == "softsync" and state.ledger.merged else {}
+        assert all(
+            torch.equal(new[rank].gradient[name][0], flats[0]) and flats[0].any() for name, flats in sums.items()
+        )
     sums = [e for e in open_checkpoint(place_of(tmp_path, 3)).contents.entries("served") if e.detail == "sum"]
     assert bool(sums) == (plan == "softsync")
+
+
+@pytest.mark.parametrize(("plan", "need"), [("ps_async", 1), ("downpour(push=1,fetch=3)", 1), ("softsync", 2)])
+@pytest.mark.parametrize("before", ["ddp", "softsync(n=3)"])
+def test_contributions_that_nobody_counted_are_as_many_as_the_plan_makes(
+    before: str, plan: str, need: int, tmp_path: Path
+) -> None:
+    """Of five workers' in three steps, but for those of a step that is not made: another number makes one here."""
+    trained(perceptron(), before, 6, 3, keep=SavePolicy(str(tmp_path), 3))
+    own, new = (trained(perceptron(), plan, 6, 3, **more) for more in ({}, {"saved": opened(tmp_path, 3)}))
+    counts = [{name: n - n % need for name, n in states[5].ledger.merged.items()} for states in (own, new)]
+    assert counts[0]
+    assert counts[1] == counts[0]
+    assert new[5].ledger.merged == counts[1]
+    assert not any(flats[0].any() for flats in new[5].gradient.values())
+
+
+def opened(out: Path, step: int) -> Checkpoint:
+    return open_checkpoint(place_of(out, step))
+
+
+@pytest.mark.parametrize("plan", ["dc_asgd(strength=0.5)", "dc_asgd(strength=0.5,own=false,servers=2)"])
+def test_a_server_begins_with_workers_that_have_read_its_weights(plan: str, tmp_path: Path) -> None:
+    """Whatever of the weights has moved since the run began is no delay of the first contributions."""
+    trained(perceptron(), "ddp", 3, 3, keep=SavePolicy(str(tmp_path), 3))
+    states = trained(perceptron(), plan, 3, 3, saved=opened(tmp_path, 3))
+    given = [
+        (s.kept.get((Space.SERVED, b), s.parameter[b]), one)
+        for s in states.values()
+        for (b, _), one in s.outbox.items()
+    ]
+    assert given
+    assert all(torch.equal(weights, one) for weights, one in given)
 
 
 def test_a_sum_that_will_make_no_step_is_said_to_be_left_out(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import random
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.optim.lr_scheduler import StepLR
 
 from partita.checkpoints.checkpoint import SavePolicy
 from partita.checkpoints.restore import Checkpoint, open_checkpoint
@@ -107,6 +109,28 @@ def test_what_is_in_flight_is_applied_and_schedules_go_on(after: str, tmp_path: 
     whole = late_then_in_lockstep(cycled(), 2, 4, 7)
     assert difference(found, whole) <= TOLERANCE
     assert difference(found, late_then_in_lockstep(cycled(), 0, 4, 7)) > 1e-4
+
+
+def in_groups() -> Task:
+    """Matrices and biases with rates and a decay of their own, which a schedule takes down by a part at each step."""
+
+    def optimizer(parameters: Any) -> torch.optim.Optimizer:
+        split: dict[bool, list[nn.Parameter]] = {True: [], False: []}
+        for p in parameters:
+            split[p.ndim > 1].append(p)
+        return torch.optim.AdamW(
+            [{"params": split[True], "weight_decay": 0.3}, {"params": split[False], "lr": 0.2}], 0.02
+        )
+
+    return replace(cycled(), name="in groups", optimizer=optimizer, schedule=partial(StepLR, step_size=1, gamma=0.7))
+
+
+@pytest.mark.parametrize("after", ["zero1(bucket_bytes=1000)", "zero2(bucket_bytes=200)", "zero3(bucket_bytes=100)"])
+def test_each_part_goes_on_with_the_settings_of_its_own_group(after: str, tmp_path: Path) -> None:
+    """ME-01: what is in flight is applied to the whole first; a rank's part may begin in the midst of a bucket."""
+    saved = saved_by(in_groups(), "pipe_sgd(staleness=2)", 3, 4, tmp_path)
+    found, _ = trained(in_groups(), after, 3, 7, saved=saved)
+    assert difference(found, late_then_in_lockstep(in_groups(), 2, 4, 7)) <= TOLERANCE
 
 
 def test_what_is_in_flight_stays_so_under_a_plan_as_late(tmp_path: Path) -> None:

@@ -17,3 +17,25 @@ def test_rounds_before_the_end_wait_while_a_rank_is_let_in() -> None:
     brake.resume()
     assert before.ready()
     assert brake.passes(3, 4)
+
+
+def test_what_has_begun_goes_on_in_every_lane() -> None:
+    """Steps 0 to 2 are one round: who asks for it later is let in, whatever has been held or ended meanwhile."""
+    brake = Brake()
+    assert brake.passes(0, 2)
+    assert brake.hold() == 2
+    assert brake.passes(0, 2)
+    brake.release(2)
+    assert brake.passes(0, 2)
+    assert not brake.passes(2, 4)
+
+
+def test_a_held_brake_lets_whole_rounds_begin_up_to_the_latest_step_that_was_said() -> None:
+    brake = Brake()
+    brake.hold()
+    brake.lift(5)
+    brake.lift(3)
+    assert brake.passes(3, 5)
+    assert not brake.passes(4, 6)
+    brake.resume()
+    assert brake.passes(4, 6)

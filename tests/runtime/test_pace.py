@@ -29,3 +29,12 @@ def test_a_round_with_something_left_out_does_not_count() -> None:
     assert pace.last_taken() == {"F": 2.0, "B": 2.0}
     noted(pace, 3, F=1.0)
     assert pace.last_taken() == {}
+
+
+def test_a_round_that_had_more_to_do_counts_before_quicker_ones_that_had_less() -> None:
+    """As where a run begins with what is not yet in flight."""
+    pace = Pace()
+    noted(pace, 0, F=1.0)
+    noted(pace, 1, F=2.0, B=2.0)
+    noted(pace, 2, F=3.0, B=3.0)
+    assert pace.last_taken() == {"F": 2.0, "B": 2.0}

@@ -113,6 +113,23 @@ def test_a_guard_that_has_finished_skips(ends):
     assert ends(rows) == [2.0, 1.0, 2.0, 3.0, 9.0]
 
 
+def test_what_is_skipped_frees_no_lane(ends):
+    """lane 0 | 4 s ............ | 1 s |       what is skipped at 1 s never held it"""
+    rows = [
+        Activity(least=1.0),
+        Activity(lanes=(0,), least=4.0),
+        Activity(after=(0,), guard=0, lanes=(0,), least=1.0),
+        Activity(lanes=(0,), least=1.0),
+    ]
+    assert ends(rows) == [1.0, 4.0, 1.0, 5.0]
+
+
+def test_a_lane_that_is_held_until_another_ends_is_free_then(ends):
+    """lane 0 | 1 s | 3 s of another | 1 s |"""
+    rows = [Activity(lanes=(0,), least=1.0, until=1), Activity(after=(0,), least=3.0), Activity(lanes=(0,), least=1.0)]
+    assert ends(rows) == [1.0, 4.0, 5.0]
+
+
 def test_what_lasts_no_time_ends_in_its_moment(ends):
     rows = [Activity(lanes=(0,)), Activity(after=(0,), lanes=(0,)), Activity(after=(1,)), Activity(lanes=(0,))]
     assert ends(rows) == [0.0] * 4

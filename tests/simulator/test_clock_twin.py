@@ -124,6 +124,23 @@ def test_a_gate_opens_for_those_who_are_enough_and_leaves_nobody_out_for_long():
     assert start[5] == 10
 
 
+@pytest.mark.parametrize("move", [advance, advance_plainly])
+def test_who_has_passed_a_gate_may_be_left_out_anew(move):
+    """Need 1, within 2. a is there at 1, 2, 3.5 and 4.5, b at 2.5 and 10: a passes at 1, waits for b at 2, and again
+    passes without it, once, at 3.5."""
+    work = [Activity(least=1.0), *(Activity(after=(k,), least=1.0) for k in (1, 3, 5))]
+    a = [row for k, one in enumerate(work) for row in (one, Activity(after=(2 * k,), member=0))]
+    b = [
+        Activity(least=2.5),
+        Activity(after=(8,), member=1),
+        Activity(after=(9,), least=7.5),
+        Activity((10,), member=1),
+    ]
+    start, _ = move(activities_of([*a, *b], gates=[(2, 1, 2)]), resources_of([]))
+    assert start[[1, 3, 5, 7]].tolist() == [1.0, 2.5, 3.5, 10.0]
+    assert start[[9, 11]].tolist() == [2.5, 10.0]
+
+
 @given(instances())
 @settings(max_examples=50, deadline=None)
 def test_same_input_same_bits(instance):
@@ -131,6 +148,27 @@ def test_same_input_same_bits(instance):
     first, second = advance(activities, resources), advance(activities, resources)
     assert first[0].tobytes() == second[0].tobytes()
     assert first[1].tobytes() == second[1].tobytes()
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_both_agree_on_many_at_once(seed):
+    """So many events in flight, and so many in line for a lane, that both kinds of heap have several levels."""
+    draw = np.random.default_rng(seed)
+
+    def one(i):
+        before = draw.integers(0, i, draw.integers(0, 2)) if i > 60 else ()
+        return Activity(
+            after=tuple({int(k) for k in before}),
+            lanes=(int(draw.integers(4)),) if draw.random() < 0.5 else (),
+            priority=int(draw.integers(3)),
+            latency=float(draw.choice([0.0, 1.0, draw.random()])),
+            least=float(draw.random()),
+            demands=((int(draw.integers(3)), float(draw.random())),) if draw.random() < 0.4 else (),
+        )
+
+    activities = activities_of([one(i) for i in range(120)], credit=[1.0, 2.0, 1.0, 3.0])
+    resources = resources_of([(5.0, 5.0, 0.0), (2.0, 4.0, 0.5), (9.0, 9.0, 0.0)])
+    np.testing.assert_allclose(advance(activities, resources), advance_plainly(activities, resources), rtol=1e-9)
 
 
 @pytest.mark.parametrize("move", [advance, advance_plainly])
