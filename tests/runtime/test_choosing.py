@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -92,21 +94,66 @@ def test_a_lane_takes_each_of_many_without_looking_at_the_others(monkeypatch: py
     assert len(asked) == many
 
 
-def server(many: int = 0) -> tuple[Rank, Rendezvous]:
+def test_the_most_urgent_that_may_start_is_taken_first() -> None:
+    """Whenever it became ready: of equals who has been so longer, then who was put first."""
+    rank, _ = server(6, (2, 1, 2, 0, 1, 1))
+    dispatch = dispatch_of(rank, rank.role.lanes[-1], Interval(1))
+    for k in range(6):
+        dispatch.put(rank.role.on_name[f"U{k}"], 0)
+    for k in (0, 2, 4, 1):
+        rank.board.finish(f"M{k}")
+    assert [taken(dispatch) for _ in range(2)] == ["U4", "U1"]
+    rank.board.finish("M3")
+    assert [taken(dispatch) for _ in range(4)] == ["U3", "U0", "U2", ""]
+
+
+def taken(dispatch: Dispatch) -> str:
+    """The name of what a slot takes, and has done at once; "" for nothing."""
+    one = dispatch.take()
+    if one is None:
+        return ""
+    dispatch.landed(one[0])
+    dispatch.rest()
+    return one[0].name
+
+
+def test_a_credit_is_of_all_that_is_in_flight() -> None:
+    """The next one starts while fewer bytes than the credit are: of 3 bytes each, under 6, two, and one for each that
+    lands; under 7 three. There are no more slots than that."""
+    for credit, together in ((6, 2), (7, 3), (1, 1)):
+        rank, _ = server(5)
+        sizes = {f"U{k}": 3 for k in range(5)}
+        dispatch = Dispatch(rank, replace(rank.role.lanes[-1], credit=credit), Interval(1), sizes)
+        assert dispatch.count == together
+        for k in range(5):
+            dispatch.put(rank.role.on_name[f"U{k}"], 0)
+            rank.board.finish(f"M{k}")
+        begun = [one[0] for one in iter(dispatch.take, None)]
+        assert len(begun) == together
+        dispatch.landed(begun[0])
+        assert dispatch.take()
+        assert not dispatch.take()
+
+
+def server(many: int = 0, priorities: Sequence[int] = ()) -> tuple[Rank, Rendezvous]:
     """Rank 2, whose lane `from` takes a message of rank 0 after `M`, of another lane, and one of rank 1 at any time;
-    with so many Marks, each after another one, in a lane of their own."""
+    with so many Marks, each after another one, in a lane of their own, by `priorities` if they have any."""
     task = perceptron()
     graph = capture(task)
     whole, rendezvous = arriving(graph, 2), Rendezvous()
     bucket = whole.trained[0].name
+    policy = Policy.PRIORITY if priorities else Policy.ARRIVAL
     body = (
         Instruction("M", Mark(), "serve"),
         Instruction("I0", Receive(bucket, (0,), "early", Space.INBOX), "from", (After("M"),)),
         Instruction("I1", Receive(bucket, (1,), "late", Space.INBOX), "from"),
     )
     body += tuple(Instruction(f"M{k}", Mark(), "serve") for k in range(many))
-    body += tuple(Instruction(f"U{k}", Mark(), "many", (After(f"M{k}"),)) for k in range(many))
-    made = (Lane("serve"), Lane("from", Policy.ARRIVAL), *(many > 0) * (Lane("many", Policy.ARRIVAL),))
+    body += tuple(
+        Instruction(f"U{k}", Mark(), "many", (After(f"M{k}"),), priority=priorities[k] if priorities else 0)
+        for k in range(many)
+    )
+    made = (Lane("serve"), Lane("from", Policy.ARRIVAL), *(many > 0) * (Lane("many", policy),))
     role = Role("server", (2,), body, made, keeps="server")
     program = Program("choosing", (role,), whole.segments, whole.buckets, whole.batch)
     state = make_state(graph, program, role, task, initial(task, 0)[1], "cpu", 2)
