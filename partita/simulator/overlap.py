@@ -116,9 +116,8 @@ class _Turn:
         amounts = np.array([move.disturbance for move in moved])
         for kind, first in enumerate(layout.kinds[server.name].tolist()):
             host = next((set(host.ranks) for host in self.costs.hosts if first in host.ranks), {first})
-            alike = sum(rank in host for rank, of in zip(server.ranks, layout.kind(server), strict=True) if of == kind)
             places = at[:, [move.place for move in moved], kind].ravel()
-            spent = self._spent(places, np.tile(amounts * alike / len(host), len(places) // len(moved)))
+            spent = self._spent(places, np.tile(amounts / len(host), len(places) // len(moved)))
             for role in layout.program.roles:
                 for other, one in enumerate(layout.kinds[role.name].tolist()):
                     if one in host:

@@ -101,6 +101,26 @@ def test_a_servers_messages_are_felt_by_all_on_its_machine(ranks: tuple[int, ...
     assert (sum(more[rank] for rank in beside) > 1e-6) == bool(beside)
 
 
+@pytest.mark.parametrize("text", ["ps_async", "ps_sync"])
+def test_the_messages_of_several_servers_on_a_machine_add_up(text: str) -> None:
+    """Each takes an even part of all that are there: of ranks 2 and 3, which serve, as much together as each one where
+    the other is elsewhere."""
+    program, costs = prepared(f"{text}(servers=2,bucket_bytes=0)", 0.5, 1.0)
+    wiring = replace(costs.wiring, disturbance=COMPUTE / 100 / RING)
+    costs = replace(costs, wiring=wiring, slowdowns=(1.0, 1.3, 1.0, 1.0))
+
+    def cores(*hosts: Host) -> np.ndarray:
+        return np.array(simulate(program, replace(costs, hosts=hosts), rounds=ROUNDS).cores[:2])
+
+    apart = cores()
+    one, other, both = (
+        len(ranks) * (cores(Host(ranks, float(len(ranks)))) - apart) for ranks in ((0, 1, 2), (0, 1, 3), (0, 1, 2, 3))
+    )
+    assert one.sum() > 1e-6
+    assert other.sum() > 1e-6
+    assert both == pytest.approx(one + other, rel=1e-3, abs=1e-9)
+
+
 @pytest.mark.parametrize("codec", ["q8", "onebit"])  # in hops, at the ends
 def test_computing_takes_longer_while_another_lane_codes(codec: str) -> None:
     """By a quarter of what is coded beside it; behind computing, or where nobody computes, by nothing."""
