@@ -37,8 +37,9 @@ class StartWait:
         """The moment since which it may start."""
         if self.posted is not None:
             return self.posted.arrived
-        moments = sorted(self.rank.board.since(after, self.round) for after in self.instruction.after)
-        return moments[(self.instruction.need or len(moments)) - 1] if moments else 0
+        board, round = self.rank.board, self.round
+        moments = sorted(board.since(after, round) for after in self.instruction.after if board.has(after, round))
+        return moments[: self.instruction.need or None][-1] if moments else 0
 
     def ready(self) -> bool:
         """Whether `block` would return at once."""

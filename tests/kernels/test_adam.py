@@ -74,6 +74,17 @@ def test_a_gradient_may_lie_otherwise_than_its_weight() -> None:
     assert torch.equal(one, other)
 
 
+def test_a_row_may_be_longer_than_what_is_put_in_order_at_once() -> None:
+    (one,), (other,) = weights_of((2, ROOM + 3)), weights_of((2, ROOM + 3))
+    gradient = torch.randn(ROOM + 3, 2, generator=torch.Generator().manual_seed(4)).t()
+    one.grad, other.grad = gradient, gradient.contiguous()
+    quick = [in_one_pass(torch.optim.AdamW([each], lr=0.1)) for each in (one, other)]
+    for each in quick:
+        each.step()
+    assert torch.equal(one, other)
+    assert quick[0].defaults == torch.optim.AdamW([one], lr=0.1).defaults
+
+
 def test_it_goes_on_from_torchs_state() -> None:
     one, other = weights_of((50,)), weights_of((50,))
     plain, quick = torch.optim.AdamW(one), in_one_pass(torch.optim.AdamW(other))

@@ -7,6 +7,8 @@ import pytest
 import torch
 
 from partita.kernels.codecs import kernel_of
+from partita.kernels.compiled import array_of, largest
+from partita.kernels.lowrank import orthonormal
 from partita.kernels.plain import decoded, encoded
 from partita.kernels.tree import EDGES
 from partita.wire.codec import SMALLEST, read_codecs, room, settings_of
@@ -86,3 +88,19 @@ def test_a_number_between_two_of_the_tree_goes_to_the_lower_one(dtype: torch.dty
 def test_the_smallest_scale_is_one(name: str) -> None:
     assert check(name, torch.tensor([SMALLEST, -SMALLEST / 2]))[:4].any()
     assert not check(name, torch.tensor([SMALLEST / 2, 0.0]))[:4].any()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_the_largest_counts_wherever_it_stands(dtype: torch.dtype) -> None:
+    for place in range(9):
+        values = torch.full((9,), 0.5, dtype=dtype)
+        values[place] = -3.0
+        assert largest(array_of(values)) == 3.0
+
+
+def test_factors_are_orthonormal_where_columns_are_nearly_the_same() -> None:
+    """EX-02: what is left of a column after one projection is mostly round-off of that."""
+    first, rest = normal(500, 1).float(), normal(1500, 2).float().view(500, 3)
+    p = torch.cat([first[:, None], first[:, None] + 2e-4 * rest], 1)
+    made = orthonormal(p.clone())
+    torch.testing.assert_close(made.T @ made, torch.eye(4), rtol=0, atol=3e-6)

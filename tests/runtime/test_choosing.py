@@ -107,6 +107,20 @@ def test_the_most_urgent_that_may_start_is_taken_first() -> None:
     assert [taken(dispatch) for _ in range(4)] == ["U3", "U0", "U2", ""]
 
 
+def test_what_needs_one_of_several_has_waited_since_the_first_of_them() -> None:
+    """Not since ever, because of those that have not come: who could start before goes first, and who could later does
+    not, however late the others come."""
+    rank, _ = server(4, any_of=2)
+    dispatch = dispatch_of(rank, rank.role.lanes[-1], Interval(1))
+    for k in (0, 2, 3):
+        dispatch.put(rank.role.on_name[f"U{k}"], 0)
+    for k in (2, 0, 3):
+        rank.board.finish(f"M{k}")
+    assert taken(dispatch) == "U2"
+    rank.board.finish("M1")
+    assert [taken(dispatch) for _ in range(3)] == ["U0", "U3", ""]
+
+
 def taken(dispatch: Dispatch) -> str:
     """The name of what a slot takes, and has done at once; "" for nothing."""
     one = dispatch.take()
@@ -135,9 +149,10 @@ def test_a_credit_is_of_all_that_is_in_flight() -> None:
         assert not dispatch.take()
 
 
-def server(many: int = 0, priorities: Sequence[int] = ()) -> tuple[Rank, Rendezvous]:
+def server(many: int = 0, priorities: Sequence[int] = (), any_of: int = 0) -> tuple[Rank, Rendezvous]:
     """Rank 2, whose lane `from` takes a message of rank 0 after `M`, of another lane, and one of rank 1 at any time;
-    with so many Marks, each after another one, in a lane of their own, by `priorities` if they have any."""
+    with so many Marks, each after another one, in a lane of their own, by
+    `priorities` if they have any; the first one after any of so many."""
     task = perceptron()
     graph = capture(task)
     whole, rendezvous = arriving(graph, 2), Rendezvous()
@@ -153,6 +168,10 @@ def server(many: int = 0, priorities: Sequence[int] = ()) -> tuple[Rank, Rendezv
         Instruction(f"U{k}", Mark(), "many", (After(f"M{k}"),), priority=priorities[k] if priorities else 0)
         for k in range(many)
     )
+    if any_of:
+        places = {one.name: k for k, one in enumerate(body)}
+        first = replace(body[places["U0"]], after=tuple(After(f"M{k}") for k in range(any_of)), need=1)
+        body = (*body[: places["U0"]], first, *body[places["U0"] + 1 :])
     made = (Lane("serve"), Lane("from", Policy.ARRIVAL), *(many > 0) * (Lane("many", policy),))
     role = Role("server", (2,), body, made, keeps="server")
     program = Program("choosing", (role,), whole.segments, whole.buckets, whole.batch)
