@@ -42,7 +42,9 @@ workers that step alone
     final_round       what brings replicas together at the end
 passes over a finished Program
     shards            state divided among ranks
+    divided           what that makes of a role
     gathers           when weights are gathered for it
+    ties              when buckets are summed that several stages hold
     ordering          lanes that choose which message goes first
     tictac            the order that a graph suggests
     negotiation       ranks that agree on what they sum next

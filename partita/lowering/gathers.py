@@ -16,6 +16,8 @@ from partita.program.layout import Bucket
 from partita.program.program import Program
 from partita.program.space import Kind, Space
 
+Placed = tuple[int, Instruction]  # behind which place of the compute lane it can go on
+
 
 @dataclass(frozen=True, slots=True)
 class Use:
@@ -70,9 +72,7 @@ def merged(uses: Sequence[Use], keep: int) -> list[Use]:
     return found
 
 
-def gathered(
-    work: Sequence[Instruction], uses: Sequence[Use], ahead: int
-) -> tuple[list[Instruction], list[tuple[int, Instruction]]]:
+def gathered(work: Sequence[Instruction], uses: Sequence[Use], ahead: int) -> tuple[list[Instruction], list[Placed]]:
     """(the compute lane, with what waits for gathers and gives back; the gathers, each with the place in that lane
     after which it goes, negative in the round before).
 

@@ -18,9 +18,9 @@ from partita.cost.touch import Touch
 from partita.cost.wiring import Circle, Wiring
 from partita.graph.graph import Graph
 from partita.graph.homes import homes_of
+from partita.lowering.divided import ROOM
 from partita.lowering.layout import completion
 from partita.lowering.schedules import Row
-from partita.lowering.shards import ROOM
 from partita.plan.memory import Shard
 from partita.program.space import Kind
 from partita.recipes.balance import numbered
