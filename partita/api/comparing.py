@@ -64,7 +64,7 @@ def compare(
     load_ahead()
     loaded = load(task) if isinstance(task, str) else task
     spec, names = spec_of(loaded), [name_of(plan) for plan in chosen]
-    from partita.lab.comparison_run import run_comparison
+    from partita.lab.comparison_run import Trials, run_comparison
 
     graph = graph_of(loaded, tell=tell)
     steps = steps or (10 if target_loss is None else graph.samples // graph.global_batch)
@@ -81,11 +81,9 @@ def compare(
         return made[text] if isinstance(plan, str) else plan  # `auto` has measured what it judges
 
     if made:
-        ran = run_comparison(
-            loaded, graph, machines, made, again=again, steps=steps, repeat=repeat, seed=seed, tell=tell,
-            evaluate=evaluate, bandwidths=bandwidths,
-            schedules=candidates(machines.size) if any(map(chooses_collective, chosen)) else (),
-        )  # fmt: skip
+        schedules = tuple(candidates(machines.size)) if any(map(chooses_collective, chosen)) else ()
+        trials = Trials(steps, repeat, seed, evaluate, tuple(bandwidths), schedules)
+        ran = run_comparison(loaded, graph, machines, made, again, trials, tell)
         found |= {text: row_of(text, run, target_loss) for text, run in ran.runs.items()}
         notes += ran.notes
     rows = tuple(found[name] for name in names)

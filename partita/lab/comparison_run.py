@@ -68,6 +68,20 @@ class ComparisonRun:
     notes: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class Trials:
+    """How plans are tried: each `repeat` times, for `steps` steps. With `evaluate`, held-out losses are computed in the
+    first repeat. Steps at other `bandwidths` (bytes a second) are predicted only; collectives are chosen among
+    `schedules`."""
+
+    steps: int
+    repeat: int
+    seed: int = 0
+    evaluate: bool = False
+    bandwidths: tuple[BytesPerSecond, ...] = ()
+    schedules: tuple[str, ...] = ()
+
+
 class _Workers:
     """One Rehearsal at a time, made by `start`: after a failure another takes its place as soon as it is needed."""
 
@@ -101,52 +115,81 @@ class _Workers:
             failed[text] = error
 
 
+class _Contest:
+    """Plans that take turns on the workers. `runs` has what was found of each so far, `failed` whose run failed,
+    `unmeasured` whose memory could not be measured."""
+
+    def __init__(self, workers: _Workers, plans: Mapping[str, Plan], costs: Costs, tell: Tell) -> None:
+        self.workers, self.plans, self.costs, self.tell = workers, plans, costs, tell
+        now = workers.now
+        self.programs = {text: last_program(now.graph, plan, now.cluster) for text, plan in plans.items()}
+        self.runs = {text: PlanRun(program.semantics) for text, program in self.programs.items()}
+        self.failed, self.unmeasured = dict[str, RunError](), dict[str, RunError]()
+
+    @property
+    def left(self) -> list[str]:
+        """The plans of which no run has failed."""
+        return [text for text in self.plans if text not in self.failed]
+
+    def run(self, text: str, steps: int, *, evaluate: bool) -> None:
+        """Predict a plan, with costs as the machine is now, and run it. Raises RunError once all have failed."""
+        program = self.programs[text]
+        with self.workers.attempt(text, self.failed) as now:
+            today = now.as_now(self.costs, list(self.plans.values()))
+            before = Foretold(simulate(program, today), naive(program, today))
+            self.runs[text] = self.runs[text].followed(
+                before, now.measure(self.plans[text], steps=steps, evaluate=evaluate)
+            )
+        if text in self.failed:
+            self.runs[text] = PlanRun(program.semantics, error=self.failed[text].sentence)
+            if not self.left:
+                raise self.failed[next(iter(self.plans))]
+            self.tell(f"{text} failed; starting workers again for the other plans")
+
+    def measure_memory(self, text: str) -> None:
+        """What a plan's ranks allocate."""
+        with self.workers.attempt(text, self.unmeasured) as now:
+            self.runs[text] = replace(self.runs[text], memory=now.memory(self.plans[text]))
+
+    def predict_over(self, text: str, bandwidths: Sequence[BytesPerSecond]) -> None:
+        """A plan's step at other bandwidths."""
+        over = points(sweep(self.plans[text], self.costs, tuple(bandwidths)))
+        self.runs[text] = replace(self.runs[text], over=over)
+
+
 def run_comparison(
-    task: Task, graph: Graph, cluster: Cluster, drafts: Mapping[str, Plan], *, again: Again, steps: int, repeat: int,
-    seed: int, tell: Tell, evaluate: bool, bandwidths: Sequence[BytesPerSecond] = (), schedules: Collection[str] = (),
-) -> ComparisonRun:  # fmt: skip
+    task: Task, graph: Graph, cluster: Cluster, drafts: Mapping[str, Plan], again: Again, trials: Trials, tell: Tell
+) -> ComparisonRun:
     """Predict all plans, then run all plans, on one set of workers.
 
     Costs are measured first, and `again` makes each plan anew with them. Each plan is predicted before each of its
     runs, with costs as the machine is then, since its speed drifts; of several repeats' predictions the middle one
-    counts, as of their runs. Repeats are interleaved; then memory is measured. `evaluate`: held-out losses are
-    computed, in the first repeat. Steps at other `bandwidths` (bytes a second) are predicted only. Where a plan's run
-    fails the others go on, with workers that are started again; so they do where its memory cannot be measured. The
-    memory of devices limits trainings, and nothing here: one set of workers times what all plans do, also of those that
-    do not fit, and the memory that each took is part of the answer.
+    counts, as of their runs. Repeats are interleaved; then memory is measured. Where a plan's run fails the others go
+    on, with workers that are started again; so they do where its memory cannot be measured. The memory of devices
+    limits trainings, and nothing here: one set of workers times what all plans do, also of those that do not fit, and
+    the memory that each took is part of the answer.
 
     Raises RunError where costs cannot be measured, or the runs of all plans fail.
     """
-    failed, unmeasured = dict[str, RunError](), dict[str, RunError]()
-    with _Workers(lambda: Rehearsal(task, graph, cluster, seed=seed, tell=tell)) as workers:
-        plans, costs = measured_plans(workers.now, drafts, again, schedules)
+    with _Workers(lambda: Rehearsal(task, graph, cluster, seed=trials.seed, tell=tell)) as workers:
+        plans, costs = measured_plans(workers.now, drafts, again, trials.schedules)
         notes = list(workers.now.notes)
-        programs = {text: last_program(graph, plan, cluster) for text, plan in plans.items()}
-        runs = {text: PlanRun(program.semantics) for text, program in programs.items()}
-        for turn in range(repeat):
-            for text in [each for each in plans if each not in failed]:
-                tell(f"running {text}, repeat {turn + 1} of {repeat}")
-                with workers.attempt(text, failed) as now:
-                    today = now.as_now(costs, list(plans.values()))
-                    before = Foretold(simulate(programs[text], today), naive(programs[text], today))
-                    result = now.measure(plans[text], steps=steps, evaluate=evaluate and turn == 0)
-                    runs[text] = runs[text].followed(before, result)
-                if text in failed:
-                    runs[text] = PlanRun(programs[text].semantics, error=failed[text].sentence)
-                    if len(failed) == len(plans):
-                        raise failed[next(iter(plans))]
-                    tell(f"{text} failed; starting workers again for the other plans")
+        contest = _Contest(workers, plans, costs, tell)
+        for turn in range(trials.repeat):
+            for text in contest.left:
+                tell(f"running {text}, repeat {turn + 1} of {trials.repeat}")
+                contest.run(text, trials.steps, evaluate=trials.evaluate and turn == 0)
         tell("measuring memory")
-        for text in [each for each in plans if each not in failed]:
-            if bandwidths:
-                runs[text] = replace(runs[text], over=points(sweep(plans[text], costs, tuple(bandwidths))))
-            with workers.attempt(text, unmeasured) as now:
-                runs[text] = replace(runs[text], memory=now.memory(plans[text]))
-    notes += [f"the memory of {text} could not be measured: {error.sentence}" for text, error in unmeasured.items()]
+        for text in contest.left:
+            if trials.bandwidths:
+                contest.predict_over(text, trials.bandwidths)
+            contest.measure_memory(text)
+    for text, error in contest.unmeasured.items():
+        notes.append(f"the memory of {text} could not be measured: {error.sentence}")
     paid = [break_even_of(plan, costs) for plan in plans.values()] if cluster.size <= MOST_RANKS else []
-    divided = any(map(divides, programs.values()))
-    unlike = unlike_its_parts(task, graph.batch, seed) if divided else ""
-    return ComparisonRun(runs, (*notes, *([unlike] if unlike else ()), *(str(one) for one in paid if one)))
+    divided = any(map(divides, contest.programs.values()))
+    unlike = unlike_its_parts(task, graph.batch, trials.seed) if divided else ""
+    return ComparisonRun(contest.runs, (*notes, *([unlike] if unlike else ()), *(str(one) for one in paid if one)))
 
 
 def measured_plans(

@@ -163,7 +163,7 @@ def test_what_is_simulated_by_given_costs_is_chosen_by_them(monkeypatch: pytest.
     assert not lab.asked
 
 
-def failed_at_once(task: Any, graph: Any, cluster: Any, drafts: Any, **order: Any) -> comparison_run.ComparisonRun:
+def failed_at_once(task: Any, graph: Any, cluster: Any, drafts: Any, *order: Any) -> comparison_run.ComparisonRun:
     """A comparison whose runs have all failed."""
     return comparison_run.ComparisonRun(dict.fromkeys(drafts, comparison_run.PlanRun("", error="failed")), ("ran",))
 
@@ -183,15 +183,15 @@ def test_a_comparison_takes_ten_steps_or_an_epoch(
     given: dict[str, Any], steps: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And knows what MFU needs."""
-    seen: dict[str, Any] = {}
+    seen: list[comparison_run.Trials] = []
 
-    def stub(*given: Any, **named: Any) -> comparison_run.ComparisonRun:
-        seen.update(named)
+    def stub(*given: Any) -> comparison_run.ComparisonRun:
+        seen.extend(each for each in given if isinstance(each, comparison_run.Trials))
         return failed_at_once(*given)
 
     monkeypatch.setattr(comparison_run, "run_comparison", stub)
     found = api.compare("tests.api.factory:trained", ["single"], api.cluster_of("local:1"), **given)
-    assert seen["steps"] == steps
+    assert [trials.steps for trials in seen] == [steps]
     assert (found.setting.samples, found.setting.flops > 0) == (48, True)
 
 
