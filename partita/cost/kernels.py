@@ -54,6 +54,7 @@ BANDWIDTH: Final[BytesPerSecond] = 10e9  # of the memory of a processor that doe
 # precision (0.0024 to 0.013 of 30 parts), or, where a sheet names none, of fp32 (0.03 to 0.08 of 6).
 BALANCE: Final = 0.005
 BARE: Final = 0.056
+UNSTATED: Final[BytesPerSecond] = 900e9  # of the memory of one that states neither: the median of these 36 parts
 
 
 def format_of(device: Device, dtype: str, *, tf32: bool = False) -> str:
@@ -69,8 +70,8 @@ def peak_of(device: Device, dtype: str, *, tf32: bool = False) -> float:
     """FLOP/s of products in a dtype by the data sheet; fp32, where it names half precision alone, at a part of that; an
     accelerator whose sheet names none has as many as others for what its memory gives."""
     flops = dict(device.flops)
-    if not flops and device.backend == "cuda" and device.memory_bandwidth:
-        return device.memory_bandwidth / (BALANCE if dtype in SHORT else BARE)
+    if not flops and device.backend == "cuda":
+        return bandwidth_of(device) / (BALANCE if dtype in SHORT else BARE)
     known = flops.get(format_of(device, dtype, tf32=tf32))
     short = max(flops.get("bf16", 0.0), flops.get("fp16", 0.0))
     if known or not short:
@@ -80,10 +81,12 @@ def peak_of(device: Device, dtype: str, *, tf32: bool = False) -> float:
 
 def bandwidth_of(device: Device) -> BytesPerSecond:
     """Bytes a second of a device's memory; where its sheet does not say, what cores draw, or as much for what it
-    computes as other accelerators have."""
+    computes as other accelerators have, or as much as they have."""
     flops = dict(device.flops)
-    if device.memory_bandwidth or device.backend != "cuda" or not flops:
+    if device.memory_bandwidth or device.backend != "cuda":
         return device.memory_bandwidth or BANDWIDTH
+    if not flops:
+        return UNSTATED
     short = max(flops.get("bf16", 0.0), flops.get("fp16", 0.0))
     return BALANCE * short if short else BARE * peak_of(device, "float32")
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 from math import inf
+from statistics import median
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from partita.cluster.cluster import Cluster, Device
+from partita.cluster.parts import parts
 from partita.cluster.text import shipped_device
 from partita.cost.costs import Costs
 from partita.cost.datasheet import LAUNCH, VIEW, datasheet_costs, operator_seconds, passes_of, roofline
@@ -20,6 +22,7 @@ from partita.cost.kernels import (
     LASTING,
     MEMORY,
     RAMP,
+    UNSTATED,
     bandwidth_of,
     exponentials,
     issue_of,
@@ -209,7 +212,20 @@ def test_a_card_that_does_not_say_how_fast_its_memory_is_has_an_accelerators(par
     short = max(dict(known.flops).get(name, 0.0) for name in ("bf16", "fp16"))
     assert not short or 1 / 3 < peak_of(mute, "bfloat16") / short < 3
     assert 1 / 6 < peak_of(mute, "float32") / peak_of(known, "float32") < 6
-    assert bandwidth_of(replace(mute, memory_bandwidth=0.0)) == BANDWIDTH
+    assert bandwidth_of(replace(mute, memory_bandwidth=0.0)) == UNSTATED
+
+
+def test_a_card_that_states_neither_is_no_processors_core() -> None:
+    """It took 90 times as long as any: its memory and its products are those of the median of the parts that ship."""
+    nothing, known = Device("bare", "cuda"), [shipped_device(part) for part in parts()]
+    assert {each.backend for each in known} == {"cuda"}
+    assert bandwidth_of(nothing) == UNSTATED == median(each.memory_bandwidth for each in known)
+    assert bandwidth_of(Device("bare", "cpu")) == BANDWIDTH
+    middle = median(peak_of(each, "bfloat16") for each in known if {"bf16", "fp16"} & dict(each.flops).keys())
+    assert 1 / 2 < peak_of(nothing, "bfloat16") / middle < 2
+    graph = two_layers(2000)
+    times = [sum(operator_seconds(each, o, graph, 2**16) for o in graph.operators) for each in (nothing, *known)]
+    assert min(times[1:]) < times[0] < max(times[1:])
 
 
 def test_processors_keep_the_roofline() -> None:
