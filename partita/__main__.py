@@ -26,7 +26,7 @@ from partita.lab.fork_client import end_fork_server, load_ahead
 from partita.report import arguments as arg
 from partita.report.answer import Answer, open_streams, say, stdout_kept_free
 from partita.report.failure import INTERRUPTED, attempt, terminable
-from partita.report.given import check_words, given
+from partita.report.given import check_allow, check_source, check_words, given
 from partita.report.progress import telling
 
 VARIABLES = (
@@ -93,6 +93,7 @@ def plan(
     where = given(cluster, files=(output,))
     check_ending(output, "plan", ".toml")
     check_objective(objective, allow, where)
+    check_source(costs, task, where)
     steps = check_steps(known, objective)
     from partita import api
     from partita.plan.text import write_plan
@@ -114,11 +115,13 @@ def plan(
 @app.command(epilog="Example: partita simulate digits-cnn --cluster lab-4x1g --plan ddp")
 def simulate(
     context: typer.Context, task: arg.GraphSpec, cluster: arg.ClusterOption, plan: arg.PlanOption,
-    trace: arg.Trace = None, allow: arg.Allow = "exact", costs: arg.Source = None, sweep: arg.Sweep = "",
+    trace: arg.Trace = None, allow: arg.AllowAuto = None, costs: arg.Source = None, sweep: arg.Sweep = "",
     json: arg.Json = False,
 ) -> Answer:  # fmt: skip
-    """Predict a plan's step: seconds, memory, messages; over bandwidths as well if asked."""
+    """Predict a plan's step: seconds, memory, messages. With --sweep, at other bandwidths as well."""
     where = given(cluster, plan, files=(trace,))
+    check_allow(allow, plan)
+    check_source(costs, task, where)
     from partita import api
     from partita.report.answers import sweep_answer, timeline_answer
     from partita.report.trace import write_trace
@@ -130,7 +133,7 @@ def simulate(
     loaded = api.task_of(task)
     graph = api.graph_of(loaded, tell=context.obj)
     order: dict[str, Any] = {"task": loaded, "source": costs or "", "tell": context.obj}
-    made = api.plan_of(plan, graph, where, allow=allow, **order)
+    made = api.plan_of(plan, graph, where, allow=allow or "exact", **order)
     known = api.costs_of(graph, where, [made], **order)
     timeline = api.simulate(graph, made, where, costs=known, tell=context.obj)
     if trace is not None:
@@ -221,7 +224,7 @@ def verify(
     context: typer.Context, task: arg.TaskSpec, plan: arg.PlanOption,
     cluster: arg.ClusterOption = "local:4", seed: arg.Seed = 0, json: arg.Json = False,
 ) -> Answer:  # fmt: skip
-    """Check that a plan trains as one process does, within a stated tolerance."""
+    """Check that a plan trains as one process does. The tolerance is stated."""
     where = given(cluster, plan)
     from partita import api
     from partita.report.answers import verdict_answer
@@ -234,7 +237,7 @@ def fit(
     context: typer.Context, task: arg.GraphSpec, cluster: arg.ClusterOption, plan: arg.PlanOption = "",
     json: arg.Json = False,
 ) -> Answer:  # fmt: skip
-    """Say whether a plan fits the devices' memory, by how much, and what would."""
+    """Say whether a plan fits the devices' memory. Also by how much, and what would."""
     where = given(cluster, *filter(None, [plan]))
     from partita import api
     from partita.report.answers import fit_answer
@@ -245,7 +248,7 @@ def fit(
 
 @app.command(epilog="Example: partita capture digits-cnn -o graph.json")
 def capture(context: typer.Context, task: arg.TaskSpec, output: arg.Output = None, json: arg.Json = False) -> Answer:
-    """Capture a task's training step; a saved graph can be planned for without torch."""
+    """Capture a task's training step as a graph. A saved one can be planned for without torch."""
     from partita.report.files import check_writable
 
     check_writable(output)

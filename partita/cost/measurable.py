@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 from partita.cluster.cluster import Cluster
-from partita.errors import TaskError
+from partita.errors import OptionError, TaskError
 from partita.task import Task, spec_of
+
+
+def check_measurable(because: str) -> None:
+    """Raises OptionError where costs are to be measured and `because` says why they cannot be."""
+    if because:
+        raise OptionError(f"costs cannot be measured: {because}; leave --costs measured out")
 
 
 def unmeasurable(task: Task | str, cluster: Cluster) -> str:

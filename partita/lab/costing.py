@@ -12,7 +12,7 @@ from typing import Final
 from partita.cluster.cluster import Cluster
 from partita.cost.costs import Costs
 from partita.cost.datasheet import datasheet_costs
-from partita.cost.measurable import unmeasurable
+from partita.cost.measurable import check_measurable, unmeasurable
 from partita.cost.unlike import levelled
 from partita.errors import OptionError
 from partita.graph.graph import Graph
@@ -55,8 +55,8 @@ class Costing:
         self.graph, self.cluster = graph, levelled(graph, cluster)
         self.task, self.source, self.tell = task, source, tell
         self.because = "--costs asks for it" if source == "datasheet" else unmeasurable(task, cluster)
-        if self.because and source == "measured":
-            raise OptionError(f"costs cannot be measured: {self.because}; leave --costs measured out")
+        if source == "measured":
+            check_measurable(self.because)
         if not self.because:
             load_ahead()
         self._workers = ExitStack()

@@ -27,6 +27,10 @@ ClusterArgument = Annotated[str, typer.Argument(metavar="C", help=CLUSTER)]
 ClusterOption = Annotated[str, typer.Option("--cluster", metavar="C", help=CLUSTER)]
 PlanOption = Annotated[str, typer.Option("--plan", metavar="P", help="a recipe call, a plan file (.toml), or auto")]
 Allow = Annotated[Literal["exact", "lossy", "delayed", "any"], typer.Option(help="what auto may choose")]
+AllowAuto = Annotated[
+    Literal["exact", "lossy", "delayed", "any"] | None,
+    typer.Option("--allow", help="what --plan auto may choose (exact, if not given)"),
+]
 Objective = Annotated[Literal["time", "memory", "cost", "time-to-loss"], typer.Option(help="what to make small")]
 Source = Annotated[
     Literal["measured", "datasheet"] | None,

@@ -42,7 +42,8 @@ def attempt(command: Callable[[], Answer | int | None], words: Sequence[str] = (
         return Answer(code=found or 0, error="interrupted" if found == INTERRUPTED else "")
     except UsageError as error:
         context, sentence = getattr(error, "ctx", None), _misused(error, words)
-        return Answer(code=2, error=f"{sentence}; see {context.command_path if context else 'partita'} --help")
+        asked = context.command_path if context else "partita"
+        return Answer(code=2, error=f"{sentence}{'' if sentence.endswith('?') else ';'} see {asked} --help")
     except Ended as ended:
         return _told(ended)
     except SystemExit as stop:
@@ -77,6 +78,7 @@ def _misused(error: Any, words: Sequence[str]) -> str:
     """What is wrong in a command line, with the value that was given."""
     sentence = " ".join(error.format_message().split()).rstrip(".").replace("Value error, ", "")
     sentence = re.sub(", unable to parse string as an? (integer|number)", "", sentence)
+    sentence = re.sub(r"\. Did you mean (.+)\?$", r"; did you mean \1?", sentence)
     for option in getattr(getattr(error, "param", None), "opts", ()):
         if not option.startswith("-"):  # an argument goes by a name, which is nothing that was typed
             continue

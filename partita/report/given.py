@@ -21,6 +21,22 @@ def check_words(words: Sequence[str]) -> None:
             raise OptionError(f"an empty text is given behind {option or before}; give a value there, or leave it out")
 
 
+def check_allow(allow: str | None, plan: str) -> None:
+    """Raises OptionError for classes of which nothing is chosen, since `plan` is a given one."""
+    if allow is not None and plan != "auto":
+        raise OptionError(
+            f"--allow {allow} says what --plan auto may choose, and --plan is {plan}; leave --allow out, or give auto"
+        )
+
+
+def check_source(costs: str | None, task: str, cluster: Any) -> None:
+    """Raises OptionError where costs are to be measured and cannot be, before the task is captured."""
+    from partita.cost.measurable import check_measurable, unmeasurable
+
+    if costs == "measured":
+        check_measurable(unmeasurable(task, cluster))
+
+
 def given(cluster: str, *plans: str, files: tuple[Path | None, ...] = (), folder: Path | None = None) -> Any:
     """The Cluster, once the plans' texts are read and `files` and `folder` can be written: bad input is refused before
     anything slow is loaded."""

@@ -415,6 +415,22 @@ def test_help_is_asked_for_in_two_ways(say: Say, words: tuple[str, ...]) -> None
     assert out.startswith(f"Usage: partita {' '.join(words[:-1])}".rstrip())
 
 
+def test_help_has_whole_sentences_for_every_command(say: Say, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    assert "..." not in say("--help")[1].partition("Commands:")[2]
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (("pln",), "partita: No such command 'pln'; did you mean 'plan'? see partita --help\n"),
+        (("nope",), "partita: No such command 'nope'; see partita --help\n"),
+    ],
+)
+def test_the_nearest_command_is_suggested(say: Say, words: tuple[str, ...], sentence: str) -> None:
+    assert say(*words) == (2, "", sentence)
+
+
 def test_help_names_the_variables(say: Say) -> None:
     out = " ".join(say("--help")[1].split())
     for name in ("PARTITA_PLUGINS", "PARTITA_TRACEBACK", "NO_COLOR", "RANK"):

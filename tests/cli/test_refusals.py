@@ -171,6 +171,15 @@ def test_two_answers_in_one_place_are_refused(second: str, tmp_path: Path, capfd
             "plans are read from files that end in .toml",
         ),
         (("plan", "absent.py:task", "--cluster", "folder"), "folder cannot be read (Is a directory)"),
+        (("plan", "absent.py:task", "--cluster", "h100-dgx", "--costs", "measured"), "h100-dgx stands elsewhere"),
+        (
+            ("simulate", "absent.py:task", "--cluster", "h100-dgx", "--plan", "ddp", "--costs", "measured"),
+            "h100-dgx stands elsewhere",
+        ),
+        (
+            ("simulate", "absent.py:task", "--cluster", "local:2", "--plan", "ddp", "--allow", "exact"),
+            "--allow exact says what --plan auto may choose, and --plan is ddp; leave --allow out, or give auto",
+        ),
     ],
 )
 def test_what_cannot_be_done_is_refused_before_the_task_is_read(
