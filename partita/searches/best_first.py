@@ -85,7 +85,7 @@ def best_first(
             least = min(one.bound, best, limit, *(other.bound for other in line))  # what is not opened begins there
             return BestFirst(_ordered(found), clocked, least, costs, tuple(points))
         clocked += 1
-        tell(f"simulated {clocked} plans more that may be faster")
+        tell(f"plans simulated that may be faster: {clocked}")
         costs = joined(costs, bounds.places.sheet(bounds.places.samples(space, i)))
         better, length = _better(space.call(i), costs, best)
         written += length

@@ -77,7 +77,7 @@ def simulated(
             continue
         plan, program = point
         found.append(candidate_of(plan, program, simulate(program, costs), cluster))
-        tell(f"simulated {len(found)} plans")
+        tell(f"plans simulated: {len(found)}")
     return found, refused
 
 

@@ -94,7 +94,7 @@ def with_learners(
         program = last_program(graph, plan, costs.cluster, clocked=True)
         timeline = simulate(program, costs)
         more.append(candidate_of(plan, program, timeline, costs.cluster, learners.needs[plan.name]))
-        tell(f"simulated {len(more)} plans whose steps to the loss were measured")
+        tell(f"plans simulated whose steps to the loss were measured: {len(more)}")
     every = (*found.candidates, *more)
     bound = min(found.lower_bound_seconds, *(c.timeline.step_seconds * c.needs for c in every))
     at = (lambda one: None) if costs.cluster.size > MOST_RANKS else None  # the clock would take minutes over bandwidths
