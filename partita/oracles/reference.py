@@ -19,7 +19,7 @@ from functools import cache, partial
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils._pytree import tree_map
 
 from partita.oracles.lossy import Lossy
 from partita.oracles.turns import Parts, turns_of
@@ -31,6 +31,7 @@ from partita.runtime.leg import Leg
 from partita.runtime.neutral import left_out, neutral, reached
 from partita.runtime.rules import load_schedule, optimizer_of, schedule_of, schedule_state, step_at_rate
 from partita.task import Task
+from partita.tracing.copies import copied
 from partita.tracing.draws import NOTHING, KeyedDraws
 from partita.tracing.hidden_inputs import seen_through
 from partita.tracing.prepare import DTYPES, cast, hooked
@@ -209,12 +210,6 @@ class Replica:
         if self.schedule is not None:
             load_schedule(made.schedule, deepcopy(schedule_state(self.schedule)))
         return made
-
-
-def copied(model: Any) -> Any:
-    """A copy of a module; of values that it keeps from its last pass, which torch does not copy, what they hold."""
-    held = [value for module in model.modules() for value in tree_leaves(vars(module)) if torch.is_tensor(value)]
-    return deepcopy(model, {id(value): value.detach().clone() for value in held if not value.is_leaf})
 
 
 def replica(own: Reference, update: Update) -> Replica:

@@ -29,6 +29,7 @@ operators told by what they compute
 what a trace does not see
     successive         whether the next step is the same step
     kept               what a model keeps besides parameters
+    copies             a copy of a model, with what it keeps
     hidden_inputs      numbers and texts of a batch
     leaves             objects of a batch that have tensors inside
 optimizers

@@ -14,7 +14,6 @@ import sys
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from copy import deepcopy
 from dataclasses import dataclass
 from functools import partial
 from sysconfig import get_paths
@@ -26,6 +25,7 @@ import torch
 from torch import nn
 
 from partita.task import Task
+from partita.tracing.copies import copied
 from partita.tracing.prepare import cast
 
 PLAIN: Final = (int, float, str, bool, type(None))
@@ -83,7 +83,7 @@ def loss_in(task: Task, precision: str) -> Iterator[None]:
     """A context in which the modules that the loss keeps, such as a teacher, are copies in `precision`."""
     places = [place for place in _of_loss(task) if isinstance(place.value, nn.Module)]
     copies = {id(place.value): place.value for place in places}
-    copies = {number: cast(deepcopy(module), precision) for number, module in copies.items()}
+    copies = {number: cast(copied(module), precision) for number, module in copies.items()}
     try:
         for place in places:
             place.put(copies[id(place.value)])
