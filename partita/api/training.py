@@ -151,7 +151,7 @@ def apply(plan: Plan | str, model: Any, optimizer: Any, loader: Any) -> tuple[An
     The loader gives this rank's part of each minibatch. Three kinds of plan mean what a loop says, others are refused:
     - one rank (`single`): nothing changes;
     - gradients all-reduced in lockstep (`ddp`): backward() leaves in .grad the mean over the whole minibatch on every
-      rank, so that clipping and step() are those of one process; one backward a step;
+      rank, so that clipping and step() are those of one process; several before a step add up, as there;
     - weights averaged every `period` steps (`local_sgd`): backward() and step() are this rank's own, and the step that
       ends a period also averages the weights over ranks. Optimizer state stays with the rank.
     The loss must be the mean over its samples. Weights, buffers and the loader's own generators begin as rank 0's;

@@ -2,6 +2,7 @@
 
 backward   hooks: .grad times this rank's share of the minibatch -> bucket -> all-reduce, while backward goes on
            at its end: wait for every bucket; .grad is then that of the whole minibatch
+backward   again before the step: what .grad has is alike on all ranks, whose shares add up to one, so it stays
 step       local_sgd: after every `period`-th step the weights are averaged
 """
 
@@ -9,6 +10,7 @@ from __future__ import annotations
 
 import atexit
 import os
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -20,7 +22,7 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from partita.cluster.cluster import Cluster
 from partita.cluster.text import load_cluster
-from partita.errors import InputError, OptionError, PlanError, RunError
+from partita.errors import InputError, OptionError, PlanError
 from partita.graph.graph import Graph, Parameter
 from partita.graph.operator import Ref
 from partita.graph.tensor import Tensor
@@ -28,7 +30,7 @@ from partita.plan.plan import Plan, agreement_of
 from partita.plan.sync import Payload, Sync
 from partita.program.layout import even
 from partita.recipes.reading import read_text
-from partita.runtime.generators import generators_kept, seed_all
+from partita.runtime.generators import generators_kept, host_states, seed_all, set_host_states
 from partita.units import Bytes
 
 
@@ -49,19 +51,15 @@ class Slices:
     share: float = 1.0
 
     def __iter__(self) -> Iterator[Any]:
-        with generators_kept():
-            seed_all(self.seed + self.epoch)
-            batches = [list(batch) for batch in self.whole.batch_sampler or ()]
-        self.epoch += 1
-        batches = [batch for batch in batches if len(batch) >= self.world]
-        own = [self._part(batch) for batch in batches]
+        shares: deque[float] = deque()
         w = self.whole
         loader: DataLoader[Any] = DataLoader(
-            w.dataset, batch_sampler=own, num_workers=w.num_workers, collate_fn=w.collate_fn, pin_memory=w.pin_memory,
-            timeout=w.timeout, worker_init_fn=w.worker_init_fn, multiprocessing_context=w.multiprocessing_context,
+            w.dataset, batch_sampler=self._own(shares), num_workers=w.num_workers, collate_fn=w.collate_fn,
+            pin_memory=w.pin_memory, timeout=w.timeout, worker_init_fn=w.worker_init_fn,
+            multiprocessing_context=w.multiprocessing_context,
         )  # fmt: skip
-        for batch, part, samples in zip(batches, own, loader, strict=True):
-            self.share = len(part) / len(batch)
+        for samples in loader:
+            self.share = shares.popleft()
             yield samples
 
     def __len__(self) -> int:
@@ -71,6 +69,24 @@ class Slices:
         full, last = divmod(len(w.sampler), w.batch_size)  # type: ignore[arg-type]
         return full * (w.batch_size >= self.world) + (last >= self.world and not w.drop_last)
 
+    def _own(self, shares: deque[float]) -> Iterator[list[Any]]:
+        """This rank's positions of an epoch's minibatches, each drawn when it is asked for, as a sampler may have no
+        end; what it draws is apart from what the loop draws. `shares` is told of each."""
+        with generators_kept():
+            seed_all(self.seed + self.epoch)
+            batches, drawn = iter(() if self.whole.batch_sampler is None else self.whole.batch_sampler), host_states()
+        self.epoch += 1
+        while True:
+            with generators_kept():
+                set_host_states(drawn)
+                batch, drawn = next(batches, None), host_states()
+            if batch is None:
+                return
+            if len(batch := list(batch)) >= self.world:
+                part = self._part(batch)
+                shares.append(len(part) / len(batch))
+                yield part
+
     def _part(self, batch: list[Any]) -> list[Any]:
         edges = even(len(batch), self.world)
         return batch[edges[self.rank] : edges[self.rank + 1]]
@@ -78,14 +94,12 @@ class Slices:
 
 @dataclass
 class Reducer:
-    """All-reduces the gradients of `buckets` as backward completes them; in the same order on all ranks. `summed` are
-    the gradients of a backward that is over, by parameter, until the step."""
+    """All-reduces the gradients of `buckets` as backward completes them; in the same order on all ranks."""
 
     buckets: list[list[torch.Tensor]]
     loader: Slices
     missing: list[set[int]] = field(default_factory=list)
     sent: list[tuple[Any, torch.Tensor]] = field(default_factory=list)
-    summed: dict[int, torch.Tensor] = field(default_factory=dict)
 
     def watch(self) -> None:
         """Register a hook on every parameter."""
@@ -93,27 +107,12 @@ class Reducer:
         for i, bucket in enumerate(self.buckets):
             for parameter in bucket:
                 hooked: Any = parameter
-                hooked.register_hook(partial(self.check, parameter))
                 hooked.register_post_accumulate_grad_hook(partial(self.ready, i))
 
     def begin(self) -> None:
         """Prepare for the next backward."""
         self.missing = [{id(p) for p in bucket} for bucket in self.buckets]
         self.sent = []
-
-    def forget(self, *_: Any) -> None:
-        """A step has used the sums."""
-        self.summed = {}
-
-    def check(self, parameter: torch.Tensor, _: torch.Tensor) -> None:
-        """Before a gradient is added to `parameter.grad`. Raises RunError if that has sums; after a step that was
-        skipped (GradScaler's) it is gone, or zeros."""
-        held = self.summed.get(id(parameter))
-        if held is not None and held is parameter.grad and held.any():
-            raise RunError(
-                "backward ran twice before step; partita.apply sums gradients over ranks at the end of each backward, "
-                "so call optimizer.step() after every backward"
-            )
 
     def ready(self, i: int, parameter: torch.Tensor) -> None:
         """A gradient is complete: send complete buckets, as long as all buckets before them are sent."""
@@ -141,7 +140,6 @@ class Reducer:
                 if parameter.grad is None:
                     parameter.grad = torch.empty_like(parameter)
                 parameter.grad.copy_(part.view_as(parameter))
-                self.summed[id(parameter)] = parameter.grad
         self.begin()
 
 
@@ -180,7 +178,6 @@ def apply(plan: Plan | str, model: Any, optimizer: Any, loader: Any) -> tuple[An
         return model, optimizer, slices
     reducer = Reducer(_buckets(model, sync.wire.first_bucket_bytes, sync.wire.bucket_bytes), slices)
     reducer.watch()
-    optimizer.register_step_post_hook(reducer.forget)
     return model, optimizer, slices
 
 

@@ -72,14 +72,27 @@ def begin_draws(seed: int, rank: int, step: int, device: str, built: torch.Tenso
         torch.cuda.manual_seed(own if rank else seed)
 
 
+States = tuple[torch.Tensor, Any, Any]
+
+
+def host_states() -> States:
+    """Where the three generators of the host are."""
+    return torch.get_rng_state(), random.getstate(), np.random.get_state()
+
+
+def set_host_states(states: States) -> None:
+    """Continue the generators of the host from where they were."""
+    torch.set_rng_state(states[0])
+    random.setstate(states[1])
+    np.random.set_state(states[2])
+
+
 @contextmanager
 def generators_kept() -> Iterator[None]:
     """A context that has the generators of the host to itself and leaves them as they were."""
     with ALONE:
-        states = torch.get_rng_state(), random.getstate(), np.random.get_state()
+        states = host_states()
         try:
             yield
         finally:
-            torch.set_rng_state(states[0])
-            random.setstate(states[1])
-            np.random.set_state(states[2])
+            set_host_states(states)

@@ -8,7 +8,6 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -18,8 +17,8 @@ from torch import nn
 from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, IterableDataset, Sampler
 
 import partita as pt
-from partita.errors import OptionError, PlanError, RunError
-from partita.runs.apply import Reducer, Slices
+from partita.errors import OptionError, PlanError
+from partita.runs.apply import Slices
 from tests.runs.loop_of_ones_own import BATCH, STEPS, loop, made
 
 ROOT = Path(__file__).parents[2]
@@ -47,8 +46,6 @@ def test_all_reduced_gradients_are_those_of_one_process(place: Path) -> None:
     for name, weight in model.state_dict().items():
         assert torch.equal(found[0][name], found[1][name]), name
         assert torch.allclose(found[0][name], weight, rtol=1e-12, atol=1e-14), name
-    for rank in (0, 1):
-        assert "call optimizer.step() after every backward" in (place / f"0.{rank}.said").read_text()
 
 
 def test_local_steps_are_those_of_replicas_that_meet(place: Path) -> None:
@@ -102,28 +99,30 @@ def test_ranks_draw_alike_whatever_draws() -> None:
     assert sorted(parts[0] + parts[1]) == list(range(40))
 
 
-def test_a_second_backward_is_found_also_behind_gradients_of_zero(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The last layer, whose gradient comes first, hears only zeros. A step, or one that is skipped, is none."""
-    monkeypatch.setattr("torch.distributed.all_reduce", lambda tensor, async_op: SimpleNamespace(wait=lambda: None))
-    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2, bias=False))
-    loader = Slices(DataLoader(range(2)), 0, 1, 0)  # type: ignore[arg-type]
-    reducer = Reducer([[model[1].weight], [model[0].weight, model[0].bias]], loader)
-    reducer.watch()
+class WithoutEnd(Sampler[int]):
+    """Draws for ever, as minGPT's does for 10^10 samples, from the generator that the loop draws from too."""
 
-    def backward() -> None:
-        (model[0](torch.ones(1, 2)).sum() + 0.0 * model(torch.ones(1, 2)).sum()).backward()
+    def __iter__(self) -> Iterator[int]:
+        while True:
+            yield int(torch.randint(40, ()))
 
-    backward()
-    with pytest.raises(RunError, match="backward ran twice before step"):
-        backward()
-    for none in (True, False):
-        reducer.begin()  # what the refused one left
-        reducer.forget()
-        model.zero_grad(set_to_none=none)
-        backward()
-        model.zero_grad(set_to_none=none)  # the step was skipped
-        backward()
-        assert model[0].bias.grad.tolist() == [1.0, 1.0]
+
+def test_minibatches_are_drawn_as_they_are_asked_for() -> None:
+    loader: DataLoader[Any] = DataLoader(range(40), batch_size=8, sampler=WithoutEnd())  # type: ignore[arg-type]
+    parts, after = [], []
+    for rank in (0, 1):
+        torch.manual_seed(3)
+        whole = Slices(loader, rank, 2, seed=5)
+        taken = []
+        for batch in itertools.islice(whole, 4):
+            taken += batch.tolist()
+            torch.rand(rank)  # what the loop draws is its own affair
+        parts.append(taken)
+        after.append(whole.share)
+    torch.manual_seed(5)
+    drawn = torch.stack([torch.randint(40, ()) for _ in range(32)]).view(4, 2, 4)
+    assert parts == [drawn[:, rank].flatten().tolist() for rank in (0, 1)]
+    assert after == [0.5, 0.5]
 
 
 @pytest.mark.parametrize("world", [2, 3])
