@@ -22,7 +22,7 @@ from partita.lowering.half_sums import half_sums
 from partita.lowering.local_updates import local_updates, steps_alone
 from partita.lowering.ordering import ordered
 from partita.lowering.owners import check_servers
-from partita.lowering.phases import check_phases
+from partita.lowering.phases import apart_for_good, check_phases, loosest
 from partita.lowering.precision import in_precision, mastered
 from partita.lowering.recomputation import with_again
 from partita.lowering.samples import Draft, draft, with_factors
@@ -60,19 +60,22 @@ def lower(graph: Graph, plan: Plan, cluster: Cluster, *, clocked: bool = False) 
     check(plan, graph, cluster)
     phases = [(phase.steps, phase.plan) for phase in plan.before] + [(0, plan)]
     programs = [lower_phase(graph, part, cluster, clocked=clocked and part is plan) for _, part in phases]
-    check_phases(graph, [(part, program) for (_, part), program in zip(phases, programs, strict=True)])
+    both = [(part, program) for (_, part), program in zip(phases, programs, strict=True)]
+    check_phases(graph, both)
     return tuple(
         LoweredPhase(steps, program, part, _at_end(graph, part))
-        for (steps, part), program in zip(phases, programs, strict=True)
+        for (steps, part), program in zip(phases, apart_for_good(both), strict=True)
     )
 
 
 def last_program(graph: Graph, plan: Plan, cluster: Cluster, *, clocked: bool = False) -> Program:
-    """The Program that a run of the plan comes to and stays in: that of its last phase, after those in `plan.before`.
+    """The Program that a run of the plan comes to and stays in: that of its last phase, after those in `plan.before`,
+    of the loosest class of all of them, which is the run's.
 
     Raises what `lower` does, for any of the phases.
     """
-    return lower(graph, plan, cluster, clocked=clocked)[-1].program
+    programs = [phase.program for phase in lower(graph, plan, cluster, clocked=clocked)]
+    return replace(programs[-1], semantics=loosest(program.semantics for program in programs))
 
 
 def lower_phase(graph: Graph, plan: Plan, cluster: Cluster, steps: int = 0, *, clocked: bool = False) -> Program:

@@ -2,13 +2,16 @@
 
 ddp, then local_sgd    each worker goes on with what all have                    carried out
 local_sgd, then ddp    each worker's momentum is its own, and ddp's step is one  refused, if the optimizer has any
+periods of 2, then 1   each goes on with a momentum of its own: not one step     carried out, and of no exact class
 single, then ddp       one rank has been trained, and ddp begins on all          refused
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from itertools import pairwise
+from typing import Final
 
 from partita.errors import LoweringError
 from partita.graph.graph import Graph
@@ -19,6 +22,22 @@ from partita.plan.plan import Plan, agreement_of, waits_for_all
 from partita.plan.rule import ruled
 from partita.program.instruction import Apply, Update
 from partita.program.program import Program
+
+CLASSES: Final = ("exact", "delayed", "lossy", "consensus", "racy")  # each as loose as those before it, or looser
+
+
+def loosest(classes: Iterable[str]) -> str:
+    """The class of training that has been through phases of these."""
+    return max(classes, key=CLASSES.index)
+
+
+def apart_for_good(phases: Sequence[tuple[Plan, Program]]) -> Iterator[Program]:
+    """The programs of phases in order. Where workers have stepped alone, and do, the mean of their weights is no longer
+    that of one training, however often it is taken, for each has an optimizer's state of its own."""
+    before = False
+    for plan, program in phases:
+        before = before or program.semantics == "consensus"
+        yield replace(program, semantics="consensus") if before and _apart(plan) else program
 
 
 def check_phases(graph: Graph, phases: Sequence[tuple[Plan, Program]]) -> None:

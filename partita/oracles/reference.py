@@ -241,8 +241,22 @@ def reference(
                 replicas = {w: replicas[0].copy(w) for w in workers}
             replica_training(replicas, leg)
         else:
+            replicas = {0: _alike(replicas)}
             _recurrence(replicas[0], leg, whole, codecs)
     return {w: dict(one.own.model.named_parameters()) for w, one in replicas.items()}
+
+
+def _alike(replicas: Mapping[int, Replica]) -> Replica:
+    """The one replica of a phase in which all step alike, from those of a phase before, whose weights are the same; the
+    buffers of each stay its own."""
+    first = replicas[0]
+    if len(replicas) > 1:
+        own = {
+            w: {name: buffer.clone() for name, buffer in one.own.model.named_buffers()} for w, one in replicas.items()
+        }
+        first.own.rank = 0
+        first.own.buffers.update(own | {-1: own[0]})
+    return first
 
 
 def _recurrence(one: Replica, leg: Leg, whole: bool, codecs: Lossy) -> None:
