@@ -87,10 +87,14 @@ class Averages(Coupling):
 
     def after(self, replicas: dict[int, Replica], t: int) -> None:
         """See Coupling."""
+        self._merge_due(replicas, t)  # a mean that is a whole period late enters ahead of the next one
         for f, place in self.places.items():
             if t % self.steps == place:
                 taken = [self.buckets[i] for i in self.fragments[f]]
                 self.flying += [(t + self.sync.consistency.lag, one, self._mean(replicas, one, t)) for one in taken]
+        self._merge_due(replicas, t)
+
+    def _merge_due(self, replicas: dict[int, Replica], t: int) -> None:
         due = [one for one in self.flying if one[0] <= t]
         self.flying = [one for one in self.flying if one[0] > t]
         for _, bucket, mean in due:

@@ -198,11 +198,11 @@ def _sync(plan: Plan, sync: Sync) -> None:
     if (
         sync.payload is Payload.DELTA
         and frequency.period
-        and max(consistency.lag + 1, frequency.fragments) > frequency.period
+        and max(consistency.lag, frequency.fragments) > frequency.period
     ):
         raise PlanError(
             f"{plan.name}: {frequency.fragments} fragments and lag {consistency.lag} in a period of {frequency.period} "
-            f"steps; at most {frequency.period} fragments and a lag below it are allowed"
+            f"steps; at most {frequency.period} fragments and a lag of {frequency.period} are allowed"
         )
     if isinstance(through, Neighbours) and through.graph not in GRAPHS:
         raise PlanError(f"{plan.name}: there is no graph {through.graph!r}; there are {', '.join(GRAPHS)}")

@@ -25,6 +25,7 @@ PLANS = (
     "pipe_sgd", "pipe_sgd(staleness=2)", "pipe_sgd(warmup=2)", "local_sgd(period=2)", "local_sgd(period=1)",
     "post_local_sgd(switch=2,period=2)", "parallel_sgd", "diloco(period=2)", "diloco(period=1,rate=1,momentum=0)",
     "diloco(period=3,fragments=3,lag=1,keep=0.5)", "diloco(period=3,fragments=2,microbatches=2)",
+    "diloco(period=2,lag=2,rate=1,momentum=0.3,keep=0.4)", "diloco(period=1,lag=1)",
     "diloco(period=2,codec=q8)", "diloco(period=2,codec=fp16)", "diloco(period=2,codec=topk(ratio=0.2))",
     "diloco(period=3,fragments=3,lag=1,codec=onebit)", "diloco(period=2,codec=powersgd(rank=1))",
     "easgd(period=2)", "eamsgd(period=2)", "admm(period=2)", "d_psgd", "d_psgd(period=2,bucket_bytes=200)",

@@ -156,7 +156,7 @@ def test_no_code_of_a_call_is_run(graph: Graph, value: str, monkeypatch: pytest.
         ("ddp(microbatches=3)", "does not divide"),
         ("ddp(microbatches=0)", "0 microbatches"),
         ("diloco(period=2,fragments=3)", "at most 2 fragments"),
-        ("diloco(period=2,lag=2)", "a lag below it"),
+        ("diloco(period=2,lag=3)", "and a lag of 2 are allowed"),
         (
             "backup_workers(backup=3)",
             "more than equal-4 can spare of its 3 workers; use a backup below their",
