@@ -23,6 +23,7 @@ from partita.lowering.coding_gaps import (
 from partita.lowering.coupled import check_coupled
 from partita.lowering.factors import base_of, factor_gaps
 from partita.lowering.local_updates import corrections_gap, local_gaps, steps_alone
+from partita.lowering.mixing_matrices import check_graph
 from partita.lowering.ordering import ordering_gaps
 from partita.lowering.precision import check_captured, precision_gaps
 from partita.lowering.schedules import ROWS
@@ -46,6 +47,8 @@ def refuse(graph: Graph, plan: Plan) -> None:
     ways = {sync.wire.collective, *(algorithm for _, algorithm in sync.wire.by_size)} - {BACKEND}
     for algorithm in sorted(ways):
         all_reduce(algorithm, plan.mesh.length("data"))
+    for one in plan.sync:
+        check_graph(plan.name, one)
     check_streams(plan)
     check_captured(graph, plan)
     known = ("data", "pipe") if plan.stages else ("data",)

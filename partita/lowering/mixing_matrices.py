@@ -2,28 +2,71 @@
 
 ring        0-1-2-3-0           torus  a ring in each of two directions     exponential  0-1, 0-2, 0-4, ...
 complete    everybody           topology  a ring under each switch, and one of the first ranks of its members
+
+A plugin's graph has a matrix for each exchange of a round, such as one partner at a distance of 1, 2, 4, .. in turn.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import partial
 from itertools import pairwise
-from math import isqrt
-from typing import TypeAlias
+from math import isfinite, isqrt
+from typing import Any, Final, TypeAlias
 
 from partita.cluster.cluster import Cluster, Group
-from partita.plan.sync import Gossip, Neighbours
+from partita.errors import OptionError, PlanError, users_code
+from partita.plan.sync import GRAPHS, Gossip, Neighbours, Sync
+from partita.wire.plugins import Registry, others, shown
 
 Matrix: TypeAlias = tuple[tuple[float, ...], ...]
+Graphed: TypeAlias = Callable[[int, Cluster], tuple[Matrix, ...]]
+NEAR: Final = 1e-9  # of 1: what a row of a plugin's matrix sums to
 
 
 def mixing_matrices_of(through: Neighbours | Gossip, ranks: int, cluster: Cluster) -> tuple[Matrix, ...]:
     """W of each exchange of a round: rank i takes the sum over j of W[i][j] times the weights of j."""
     if isinstance(through, Neighbours):
-        return (metropolis(graph_edges(through.graph, ranks, cluster), ranks),)
+        return MIXING[through.graph](ranks, cluster)
     draw = random.Random(through.seed)
     return tuple(drawn(through, ranks, draw) for _ in range(through.draws))
+
+
+def check_graph(name: str, sync: Sync) -> None:
+    """Raises PlanError where the plan `name` agrees between neighbours in a graph that is none."""
+    if isinstance(sync.through, Neighbours) and sync.through.graph not in MIXING:
+        raise PlanError(f"{name}: there is no graph {sync.through.graph!r}; there are {', '.join(MIXING)}{others()}")
+
+
+def own_graph(name: str, make: Any) -> Graphed:
+    """A plugin's matrices by the number of ranks, which raises PlanError where it fails or returns others. Raises
+    OptionError for what is no function."""
+    if not callable(make):
+        raise OptionError("give a function of the number of ranks that returns a list of matrices")
+
+    def made(ranks: int, cluster: Cluster) -> tuple[Matrix, ...]:
+        what = f"the graph {name} of a plugin"
+        mend = "it takes the number of ranks and returns a list of matrices, one for each exchange of a round"
+        with users_code(what, mend, PlanError):
+            found = make(ranks)
+        try:
+            matrices = tuple(tuple(tuple(float(share) for share in row) for row in matrix) for matrix in found)
+        except (TypeError, ValueError):
+            matrices = ()
+        sizes = {len(matrix) for matrix in matrices} | {len(row) for matrix in matrices for row in matrix}
+        if sizes != {ranks}:
+            raise PlanError(f"{what} returned {shown(found)} for {ranks} ranks; {mend}, with {ranks} rows of {ranks}")
+        for number, matrix in enumerate(matrices):
+            for rank, row in enumerate(matrix):
+                if not isfinite(sum(row)) or abs(sum(row) - 1) > NEAR:
+                    raise PlanError(
+                        f"{what} has {sum(row):g} for the sum of row {rank} of matrix {number} for {ranks} ranks; "
+                        "give the share of every rank's weights that a rank takes, which are 1 together"
+                    )
+        return matrices
+
+    return made
 
 
 def metropolis(edges: Iterable[tuple[int, int]], ranks: int) -> Matrix:
@@ -56,6 +99,13 @@ def graph_edges(graph: str, ranks: int, cluster: Cluster) -> set[tuple[int, int]
         across = [ring(range(row * wide, row * wide + wide)) for row in range(ranks // wide)]
         return set[tuple[int, int]]().union(*across, *(ring(range(column, ranks, wide)) for column in range(wide)))
     return {(i, j) for i, j in _switches(cluster.root, 0)[1] if max(i, j) < ranks}
+
+
+def _fixed(graph: str, ranks: int, cluster: Cluster) -> tuple[Matrix, ...]:
+    return (metropolis(graph_edges(graph, ranks, cluster), ranks),)
+
+
+MIXING: Final[Registry[Graphed]] = Registry("GRAPHS", {name: partial(_fixed, name) for name in GRAPHS}, own_graph)
 
 
 def ring(ranks: Iterable[int]) -> set[tuple[int, int]]:

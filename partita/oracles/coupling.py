@@ -126,8 +126,9 @@ class Mixing(Coupling):
 
     def between(self, replicas: Replicas, t: int, gradients: dict[int, Tensors]) -> None:
         """See Coupling."""
-        if self.early and t % self.sync.frequency.period == 0:
-            self._mix({w: one.parameters for w, one in replicas.items()}, self.matrices[0])
+        number, rest = divmod(t % self.steps, self.sync.frequency.period)
+        if self.early and not rest:
+            self._mix({w: one.parameters for w, one in replicas.items()}, self.matrices[number])
 
     def after(self, replicas: Replicas, t: int) -> None:
         """See Coupling."""

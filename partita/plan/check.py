@@ -14,7 +14,7 @@ from partita.plan.memory import Memory, Precision, Recompute
 from partita.plan.plan import Plan, Rule, Update, own_servers, ranks_of
 from partita.plan.rule import momentum_ahead
 from partita.plan.schedule import Order
-from partita.plan.sync import GRAPHS, Gossip, Neighbours, Payload, Servers, SharedMemory, Sync
+from partita.plan.sync import Gossip, Payload, Servers, SharedMemory, Sync
 from partita.plan.wire import PLACES, Wire
 
 MOST_LAG: Final = 1000
@@ -204,8 +204,6 @@ def _sync(plan: Plan, sync: Sync) -> None:
             f"{plan.name}: {frequency.fragments} fragments and lag {consistency.lag} in a period of {frequency.period} "
             f"steps; at most {frequency.period} fragments and a lag of {frequency.period} are allowed"
         )
-    if isinstance(through, Neighbours) and through.graph not in GRAPHS:
-        raise PlanError(f"{plan.name}: there is no graph {through.graph!r}; there are {', '.join(GRAPHS)}")
     if isinstance(through, Gossip):
         _gossip(plan, through)
     if isinstance(through, Servers):

@@ -40,7 +40,8 @@ GRAPHS: Final = ("ring", "torus", "exponential", "complete", "topology")
 
 @dataclass(frozen=True, slots=True)
 class Neighbours:
-    """Each worker averages with its neighbours in a fixed graph (one of GRAPHS), by doubly stochastic weights."""
+    """Each worker averages with its neighbours in a fixed graph (one of GRAPHS), by doubly stochastic weights; or with
+    those of each exchange in turn, by the matrices of a plugin's graph."""
 
     graph: str = "ring"
 

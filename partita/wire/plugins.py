@@ -1,4 +1,4 @@
-"""Recipes, codecs and collectives from outside the package: what PARTITA_PLUGINS names, and entry points.
+"""Recipes, codecs, collectives and graphs from outside the package: what PARTITA_PLUGINS names, and entry points.
 
 A plugin is a module with one or more of
 
@@ -8,6 +8,8 @@ A plugin is a module with one or more of
                                               encode(values, settings, key) -> a message of bytes
                                               decode(message, like, settings) -> the numbers that it says
     COLLECTIVES = {"name": function}  an all-reduce for `collective=`: (ranks) -> Schedule, without torch
+    GRAPHS = {"name": function}       who takes how much of whose weights, for `neighbours=`: (ranks) -> a list of
+                                      matrices, one for each exchange of a round, whose rows sum to 1
 
 It may import all of the package: it is loaded when something is first looked up in a `Registry`, and no module of the
 package looks anything up while it is imported.

@@ -32,7 +32,7 @@ SIMULATE = (
     "-m", "partita", "simulate", "tests/small.py:perceptron", "--cluster", "lab-4x1g", "--costs", "datasheet", "--json",
     "--plan",
 )  # fmt: skip
-EXAMPLES = tuple(Path(f"examples/own_{what}.py") for what in ("codec", "recipe", "collective"))
+EXAMPLES = tuple(Path(f"examples/own_{what}.py") for what in ("codec", "recipe", "collective", "graph"))
 SCRIPT = """
 import json, torch
 from partita import api
@@ -272,6 +272,13 @@ def test_a_collective_is_simulated_and_verified() -> None:
     words = ["-m", "partita", "verify", "tests/small.py:perceptron", "--cluster", "local:3", "--json"]
     found = told([*words, "--plan", "ddp(collective=star)"], examples())
     assert found.returncode == 0, found.stdout + found.stderr
+
+
+def test_a_graph_is_simulated() -> None:
+    """One partner at a time: what 275 numbers take, once a step."""
+    found = told([*SIMULATE, "d_psgd(neighbours=one_peer)"], examples())
+    assert found.returncode == 0, found.stdout + found.stderr
+    assert json.loads(found.stdout)["wire_bytes_sent"] == [4 * 275] * 4
 
 
 @pytest.mark.slow
