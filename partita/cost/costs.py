@@ -30,7 +30,7 @@ from partita.program.instruction import (
 from partita.program.program import Program
 from partita.units import BytesPerSecond, Seconds
 from partita.wire.algorithms import by_messages
-from partita.wire.codec import spec_of, text_of
+from partita.wire.codec import settings_of, spec_of, text_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,11 +162,14 @@ class Costs:
 
     def codec(self, codec: Codec) -> tuple[Touch, Touch]:
         """The costs of encoding and of decoding: as measured, or measured with other settings of the codec, or else
-        from the number of its passes over memory, of which a copy has two."""
+        from the numbers of its passes over memory, of which a copy has two, and of operators that it runs."""
         for known in (text_of(codec), codec.name):
             if known in self.codecs:
                 return self.codecs[known]
-        ahead, back = (Touch(self.copy.call, passes / 2 * self.copy.element) for passes in spec_of(codec).passes)
+        spec, copy = spec_of(codec), self.copy
+        calls = spec.calls(settings_of(codec)) if spec.calls else (1.0, 1.0)
+        each = zip(calls, spec.passes, strict=True)
+        ahead, back = (Touch(many * copy.tensor, passes / 2 * copy.element, copy.call) for many, passes in each)
         return ahead, back
 
     def carried(self, program: Program, act: Collective, circle: Circle) -> float:

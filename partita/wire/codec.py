@@ -14,7 +14,7 @@ from partita.graph.tensor import ITEMSIZE
 from partita.plan.wire import PLACES, Codec
 from partita.units import Bytes
 from partita.wire.elias import expected_bits
-from partita.wire.lowrank import Shapes, factor_counts
+from partita.wire.lowrank import Shapes, factor_calls, factor_counts
 from partita.wire.offered import wrong_field
 from partita.wire.plugins import Registry, others
 
@@ -39,6 +39,7 @@ class Spec:
     fresh     it looks at what of the numbers is new as well
     absolute  it compares numbers with one of its settings, so that it matters in which unit they are
     passes    how often encoding and decoding go over the numbers in memory, for want of a measurement
+    calls     `calls(settings)`: how many operators either runs for a tensor, for want of one (None: one each)
     """
 
     entry: str
@@ -55,6 +56,7 @@ class Spec:
     absolute: bool = False
     counts: Callable[[Shapes, Settings], tuple[int, ...]] | None = None
     passes: tuple[float, float] = (2.0, 1.5)
+    calls: Callable[[Settings], tuple[float, float]] | None = None
 
 
 def kept(elements: int, settings: Settings) -> int:
@@ -147,7 +149,14 @@ OURS: Final[dict[str, Spec]] = {
         passes=(2.5, 1.0),
     ),
     "powersgd": Spec(
-        "EX-02", _square, (("rank", 4.0),), sums=OWN, feedback=True, counts=factor_counts, passes=(3.0, 2.0)
+        "EX-02",
+        _square,
+        (("rank", 4.0),),
+        sums=OWN,
+        feedback=True,
+        counts=factor_counts,
+        passes=(3.0, 2.0),
+        calls=factor_calls,
     ),
 }
 

@@ -54,3 +54,9 @@ def factor_counts(shapes: Shapes, settings: Mapping[str, float]) -> tuple[int, .
     pieces = factored(shapes, settings)
     second = sum(piece.second for piece in pieces)
     return (sum(piece.first for piece in pieces), *((second,) if second else ()))
+
+
+def factor_calls(settings: Mapping[str, float]) -> tuple[float, float]:
+    """How many operators encoding and decoding a matrix run (`kernels/lowrank`): five for the first coding, for the
+    second three and eight a column that becomes orthonormal to those before it, in the mean; and two."""
+    return 4 * (settings["rank"] + 1), 2.0

@@ -36,6 +36,8 @@ def wrong_field(spec: Any) -> str:
         return f"its bound is {spec.bound!r}; name one of its settings, or leave it out"
     if spec.counts is not None:
         return "its counts are for a codec of several rounds, which a plugin cannot add; leave them out"
+    if spec.calls is not None:
+        return "its calls are for a codec of matrices, which a plugin cannot add; leave them out"
     if not isinstance(spec.passes, tuple | list) or len(spec.passes) != 2 or not all(map(_is_number, spec.passes)):
         return f"its passes are {spec.passes!r}; give two numbers, those of encoding and of decoding"
     return ""

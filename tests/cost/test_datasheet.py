@@ -41,6 +41,7 @@ from partita.graph.tensor import Tensor
 from partita.lowering.lower import last_program
 from partita.recipes.catalogue import call
 from partita.simulator.simulate import simulate, step_seconds
+from partita.wire.codec import read_codecs
 from tests.programs import program_by
 from tests.small import cluster_of, two_layers
 
@@ -362,3 +363,20 @@ def test_rows_that_do_not_stay_on_the_chip_are_read_again(kind: str, forward: in
     assert tensors(12 * 1024, "x", "y") == pytest.approx(3)
     assert tensors(12 * 1024 + 1, "x") == pytest.approx(forward)
     assert tensors(12 * 1024 + 1, "x", "y") == pytest.approx(backward)
+
+
+@pytest.mark.parametrize("codec", ["fp16", "topk", "onebit", "powersgd(rank=1)"])
+def test_a_codec_launches_a_kernel_for_each_tensor_on_a_card(codec: str) -> None:
+    """It had none, on the card or its host."""
+    costs = datasheet_costs(two_layers(64), carded(4), (8,))
+    for side in (costs, costs.launching):
+        assert side is not None
+        for touch in side.codec(read_codecs(codec)[0]):
+            assert touch.of(0, 3) >= 3 * touch.of(0, 1) >= 3 * side.copy.of(0, 1) > 0
+
+
+def test_each_column_that_becomes_orthonormal_is_launched_by_itself() -> None:
+    host = datasheet_costs(two_layers(64), carded(4), (8,)).launching
+    assert host is not None
+    one, four = (host.codec(read_codecs(f"powersgd(rank={rank})")[0])[0].of(1e6) for rank in (1, 4))
+    assert four - one == pytest.approx(3 * 4 * LAUNCH)

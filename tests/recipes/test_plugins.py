@@ -399,6 +399,7 @@ def test_a_size_may_be_a_whole_number_of_numpy(monkeypatch: pytest.MonkeyPatch) 
     ({"varies": 1}, "its varies is 1; True or False belongs there"),
     ({"bound": "clip"}, "its bound is 'clip'; name one of its settings"),
     ({"counts": len}, "leave them out"),
+    ({"calls": len}, "its calls are for a codec of matrices, which a plugin cannot add; leave them out"),
 ])  # fmt: skip
 def test_a_wrong_field_of_a_codec_is_named(fields: dict[str, Any], says: str) -> None:
     right = {field.name: field.default for field in dataclasses.fields(Spec)} | {"size": len}
