@@ -382,6 +382,16 @@ def said(errors: list[float]) -> str:
     return f"mean {mean(sizes):.1%}, p90 {tenth:.1%}, max {sizes[-1]:.1%}, bias {mean(errors):+.1%}"
 
 
+def report(name: str, cases: list[Case], *, rows: bool) -> None:
+    """Print a table's errors, with a line for each row if asked, and the null model's."""
+    for each in cases if rows else ():
+        error = log(each.predicted / each.measured)
+        print(f"  {each.name}: {each.predicted * 1e3:.1f} ms, measured {each.measured * 1e3:.1f}, {error:+.3f}")
+    share = median(case.ideal / case.measured for case in cases)
+    print(f"{name}, {len(cases)} rows: {said([log(c.predicted / c.measured) for c in cases])}")
+    print(f"  null, {share:.1%} of peak: {said([log(c.ideal / share / c.measured) for c in cases])}", flush=True)
+
+
 def fit(truth: Path) -> None:
     global HOST
     for HOST in (LAUNCH, 30e-6, 36e-6, 42e-6, 48e-6, 54e-6):
@@ -403,13 +413,7 @@ def main() -> None:
         fit(given.truth)
         return
     for name in given.tables.split(","):
-        cases = list(TABLES[name](given.truth))
-        for each in cases if given.rows else ():
-            error = log(each.predicted / each.measured)
-            print(f"  {each.name}: {each.predicted * 1e3:.1f} ms, measured {each.measured * 1e3:.1f}, {error:+.3f}")
-        share = median(case.ideal / case.measured for case in cases)
-        print(f"{name}, {len(cases)} rows: {said([log(c.predicted / c.measured) for c in cases])}")
-        print(f"  null, {share:.1%} of peak: {said([log(c.ideal / share / c.measured) for c in cases])}", flush=True)
+        report(name, list(TABLES[name](given.truth)), rows=given.rows)
 
 
 if __name__ == "__main__":
