@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
+from itertools import product
 
 from benchmarks.gpu.courses import Course
 from partita.cost.allocator import LEAST, Allocator
@@ -14,79 +15,99 @@ from partita.graph.operator import Ref
 from partita.graph.signature import signature
 from partita.graph.tensor import ITEMSIZE
 from partita.program.instruction import Compute, Load, Update
-from partita.program.program import Program
+from partita.program.layout import Bucket
+from partita.program.program import Program, Segment
 from partita.units import Bytes
 
 ROUNDS = 3
 
 
+class _Replay:
+    """The values of a Program's only rank in an allocator; lives for one call of `held_by`. `here` are those of a round
+    that are there now."""
+
+    def __init__(self, program: Program, graph: Graph, courses: Mapping[str, Course]) -> None:
+        self.program, self.graph, self.step = program, graph, program.graph_of(-1, graph)
+        self.batch = next(segment.batch for segment in program.segments)
+        self.pool, self.kinds, self.here = Allocator(), kinds_of(self.step), set[Hashable]()
+        self.lifetimes = lifetimes_of(self.step, self.batch, card=True)
+        self.courses = [courses.get(signature(operator, at), ()) for operator, at in self.kinds.at(self.batch)]
+        self.made: dict[int, list[Ref]] = {}  # by operators, which also are the last to read others (`ends`)
+        for ref, at in self.lifetimes.made.items():
+            self.made.setdefault(at, []).append(ref)
+        self.ends: dict[int, list[Hashable]] = {}
+        for ref, at in self.lifetimes.last.items():
+            if ref not in self.lifetimes.gradients:
+                self.ends.setdefault(at, []).append(ref if ref in self.lifetimes.made else (ref.name,))
+
+    def keep(self, kept: Bytes) -> None:
+        """Take what is there from the first step on; libraries keep `kept` of it."""
+        self.pool.take("kept", kept)
+        trained = self.program.trained
+        for dtype in sorted({b.dtype for b in trained}):
+            elements = sum(b.elements for b in trained if b.dtype == dtype)
+            self.pool.take(("weights", dtype), elements * ITEMSIZE[dtype])
+        for bucket in trained:
+            if bucket.master:
+                self.pool.take(("master", bucket.name), bucket.elements * ITEMSIZE[bucket.master])
+        for buffer in self.step.buffers:
+            self.pool.take(("buffer", buffer.name), buffer.tensor.size())
+
+    def load(self) -> None:
+        """Take the inputs of a step."""
+        for name, tensor in self.step.inputs:
+            self.pool.take((name,), tensor.size(self.batch))
+            self.here.add((name,))
+
+    def compute(self, segment: Segment) -> None:
+        """Go through the operators of a segment."""
+        for at in range(segment.start, segment.stop):
+            made: dict[Hashable, Bytes] = {ref: self.lifetimes.size(ref) for ref in self.made.get(at, ())}
+            follow(self.pool, made, self.courses[self.kinds.number[at]])
+            self.here.update(made)
+            for key in self.ends.get(at, ()):
+                self.give(key)
+
+    def update(self, bucket: Bucket, *, first: bool) -> None:
+        """Take a step on a bucket, whose state the `first` one makes, and give its gradients back."""
+        shapes = {parameter.name: parameter.tensor.elements() for parameter in self.step.parameters}
+        sizes = [shapes[piece.parameter] * ITEMSIZE[bucket.master or bucket.dtype] for piece in bucket.pieces]
+        states = self.graph.optimizer.state_bytes(1) // 4 if first else 0
+        for k, (piece, size) in product(range(states), list(zip(bucket.pieces, sizes, strict=True))):
+            self.pool.take(("state", k, bucket.name, piece.parameter), size)
+        copies = SCRATCH.get(self.graph.optimizer.name, 1) + (1 if bucket.master else 0)
+        scratch = {("scratch", k, i): size for k, (i, size) in product(range(copies), list(enumerate(sizes)))}
+        for key, size in scratch.items():
+            self.pool.take(key, size)
+        for key in scratch:
+            self.pool.give(key)
+        for piece in bucket.pieces:
+            if (gradient := self.lifetimes.gradient_of.get(piece.parameter)) is not None:
+                self.give(self.lifetimes.root.get(gradient, gradient))
+
+    def give(self, key: Hashable) -> None:
+        """Give a value of the round back, if it is there."""
+        if key in self.here:
+            self.here.discard(key)
+            self.pool.give(key)
+
+
 def held_by(program: Program, graph: Graph, kept: Bytes, courses: Mapping[str, Course]) -> Bytes:
     """Bytes of all segments after some rounds of the only rank's lane that computes, by the courses of its operators,
     where libraries keep some."""
-    role, step = program.roles[0], program.graph_of(-1, graph)
-    acts = [i.act for i in role.instructions]
-    batch = next(segment.batch for segment in program.segments)
-    lifetimes, pool, kinds = lifetimes_of(step, batch, card=True), Allocator(), kinds_of(step)
-    each = [courses.get(signature(operator, concrete), ()) for operator, concrete in kinds.at(batch)]
-    pool.take("kept", kept)
-    loads, goes = dict(step.inputs), dict[int, list[Hashable]]()
-    for ref, end in lifetimes.last.items():
-        if ref not in lifetimes.gradients:
-            goes.setdefault(end, []).append(ref if ref in lifetimes.made else (ref.name,))
-    states = graph.optimizer.state_bytes(1) // 4
-    for dtype in sorted({b.dtype for b in program.trained}):
-        pool.take(("weights", dtype), sum(b.elements for b in program.trained if b.dtype == dtype) * ITEMSIZE[dtype])
-    for b in program.trained:
-        if b.master:
-            pool.take(("master", b.name), b.elements * ITEMSIZE[b.master])
-    for buffer in step.buffers:
-        pool.take(("buffer", buffer.name), buffer.tensor.size())
-    first: dict[int, list[Ref]] = {}
-    for ref, at in lifetimes.made.items():
-        first.setdefault(at, []).append(ref)
-    shapes = {p.name: p.tensor.elements() for p in step.parameters}
+    replay = _Replay(program, graph, courses)
+    replay.keep(kept)
     for round in range(ROUNDS):
-        here = set[Hashable]()
-
-        def give(key: Hashable, here: set[Hashable] = here) -> None:
-            if key in here:
-                here.discard(key)
-                pool.give(key)
-
-        for act in acts:
+        for act in (i.act for i in program.roles[0].instructions):
             if isinstance(act, Load):
-                for name, tensor in loads.items():
-                    pool.take((name,), tensor.size(batch))
-                    here.add((name,))
+                replay.load()
             elif isinstance(act, Compute):
-                segment = program.segment[act.segment]
-                for at in range(segment.start, segment.stop):
-                    made: dict[Hashable, Bytes] = {ref: lifetimes.size(ref) for ref in first.get(at, ())}
-                    follow(pool, made, each[kinds.number[at]])
-                    here.update(made)
-                    for key in goes.get(at, ()):
-                        give(key)
+                replay.compute(program.segment[act.segment])
             elif isinstance(act, Update):
-                bucket = program.bucket[act.bucket]
-                wide = ITEMSIZE[bucket.master or bucket.dtype]
-                sizes = [shapes[piece.parameter] * wide for piece in bucket.pieces]
-                copies = 1 if bucket.master else 0
-                scratch = [(k, i, n) for k in range(copies + SCRATCH.get(graph.optimizer.name, 1))
-                           for i, n in enumerate(sizes)]  # fmt: skip
-                if round == 0:
-                    for k in range(states):
-                        for piece, n in zip(bucket.pieces, sizes, strict=True):
-                            pool.take(("state", k, bucket.name, piece.parameter), n)
-                for k, i, n in scratch:
-                    pool.take(("scratch", k, i), n)
-                for k, i, _ in scratch:
-                    pool.give(("scratch", k, i))
-                for piece in bucket.pieces:
-                    if (gradient := lifetimes.gradient_of.get(piece.parameter)) is not None:
-                        give(lifetimes.root.get(gradient, gradient))
-        for key in list(here):
-            give(key)
-    return pool.held
+                replay.update(program.bucket[act.bucket], first=round == 0)
+        for key in list(replay.here):
+            replay.give(key)
+    return replay.pool.held
 
 
 def follow(pool: Allocator, made: Mapping[Hashable, Bytes], course: Course) -> None:
