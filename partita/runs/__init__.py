@@ -25,4 +25,5 @@ ranks that die and come back
     failover       who plays whose part
     takeover       a part taken over
     rejoin         a worker that was started again
+    admission      the round at which it enters, which all agree on
 """

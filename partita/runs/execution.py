@@ -22,13 +22,14 @@ from partita.checkpoints.settings import sentences, settings_of
 from partita.errors import RunError
 from partita.plan.plan import Plan
 from partita.program.absence import entered
+from partita.runs.admission import Admission
 from partita.runs.checksums import ChecksumReporter
 from partita.runs.divergence import find_divergence
 from partita.runs.failover import Failover
 from partita.runs.halt import Halt
 from partita.runs.heap import set_aside
 from partita.runs.heartbeat import Heartbeat, at_work
-from partita.runs.rejoin import Admission, Rejoin
+from partita.runs.rejoin import Rejoin
 from partita.runs.session import EVERY, Job, Report, Session
 from partita.runtime.brake import Brake
 from partita.runtime.leg import Interval, Leg, intervals, left

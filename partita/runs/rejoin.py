@@ -1,15 +1,12 @@
-"""How a worker that was started again joins a running run: all ranks agree, through the store, on the round it enters
-at.
+"""A worker that was started again joins a running run: it enters at the round that all agree on (`admission`).
 
-rank 2, back       returns/2 = 1          ............ reads both answers: it enters at round 9
-rank 3, a server            sees it: 0:8               reads both answers: rank 2 enters at round 9
-rank 4, a server            sees it: 0:9               the same
+rank 2   is back          its links are made anew          round 9, with the weights of the others: `adopt`
+rank 3   .. round 8 ends: held --- linked --- `give` ----- round 9, in which rank 2 takes part again
 """
 
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -22,6 +19,17 @@ from partita.program.absence import answered, met_by, shared
 from partita.program.instruction import Receive
 from partita.program.program import Program
 from partita.program.space import Space
+from partita.runs.admission import (
+    REJOIN_TIMEOUT,
+    Admission,
+    Return,
+    agreed,
+    answer,
+    come_back,
+    last_return,
+    leave,
+    returns,
+)
 from partita.runs.session import Session
 from partita.runtime.leg import Leg
 from partita.runtime.membership import begin_without, finished_before, mark_back, mark_gone
@@ -32,17 +40,6 @@ from partita.transport.transport import PeerGone
 from partita.units import Seconds
 
 WATCH_INTERVAL: Final[Seconds] = 0.2  # between looks whether a peer is back
-POLL_INTERVAL: Final[Seconds] = 0.02
-REJOIN_TIMEOUT: Final[Seconds] = 20.0  # with a rank that may have gone again
-LATE: Final = "late"
-
-
-@dataclass(frozen=True, slots=True)
-class Admission:
-    """The leg of a run, and the round of it, at which a rank enters."""
-
-    leg: int
-    round: int
 
 
 @dataclass
@@ -74,14 +71,14 @@ class Rejoin:
         for peer in self.peers:
             if peer not in self.away:
                 self._link(self.store, peer, self.times)
-        threading.Thread(target=self._look, name="rejoin", daemon=True).start()
+        threading.Thread(target=self._watch, name="rejoin", daemon=True).start()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.rank = None
         self.done.set()
-        self.store.set(f"over/{self.session.rank}", "")
+        leave(self.store, self.session.rank)
 
     def begins(self, rank: Rank, leg: int) -> None:
         """A leg of the run begins."""
@@ -92,10 +89,9 @@ class Rejoin:
     def enter(self) -> Admission:
         """Where this rank, which is back, enters. Raises RunError if the run is over."""
         me = self.session.rank
-        self.store.set(f"absent/{me}", " ".join(map(str, sorted(self.away))))
-        self.times = self.gone[me] = self.store.add(f"returns/{me}", 1)
-        self.store.add("returns", 1)
-        entry = self._agreed(self.store, me, self.times)
+        back = come_back(self.store, me, self.away)
+        self.times = self.gone[me] = back.times
+        entry = agreed(self.store, back, self.met(me))
         if entry is None:
             raise RunError(f"rank {me} is back, but the run is over", rank=me)
         return entry
@@ -145,63 +141,41 @@ class Rejoin:
         patience = min(self.session.timeout, REJOIN_TIMEOUT) if times else self.session.timeout
         self._transport.link(peer, prefixed(store, f"link/{a}-{b}/{times}"), patience)
 
-    def _look(self) -> None:
+    def _watch(self) -> None:
         store, before, known = self._client(), 0, dict[int, int]()
         while not self.done.wait(WATCH_INTERVAL):
-            if (now := store.add("returns", 0)) == before:
+            if (now := returns(store)) == before:
                 continue
             before = now
             for peer in self.spare.intersection(self.peers):
-                times = store.add(f"returns/{peer}", 0)
-                if times > known.get(peer, 0):
-                    known[peer] = times
-                    threading.Thread(target=self._admitted, args=(peer, times), daemon=True).start()
+                back = last_return(store, peer)
+                if back.times > known.get(peer, 0):
+                    known[peer] = back.times
+                    threading.Thread(target=self._admit, args=(back,), daemon=True).start()
 
-    def _admitted(self, peer: int, times: int) -> None:
+    def _admit(self, back: Return) -> None:
         with suppress(RuntimeError, PeerGone):  # it has gone again meanwhile
-            self._admit(self._client(), peer, times)
+            self._agree(self._client(), back)
 
-    def _admit(self, store: Any, peer: int, times: int) -> None:
-        """Stop before the next round, exchange with all others how many rounds have begun, and go on with the peer
-        from the largest of these numbers on."""
-        rank, mine = self.rank, f"clock/{peer}/{times}/{self.session.rank}"
+    def _agree(self, store: Any, back: Return) -> None:
+        """Stop before the next round, agree with all others on the one at which the peer enters, and go on with it."""
+        rank, me = self.rank, self.session.rank
         if rank is None or not rank.program.steps:
-            store.compare_set(mine, "", LATE)
+            answer(store, back, me, None)
             return
         begun = (rank.brake.hold() - rank.first_step) // rank.program.steps
         try:
-            store.compare_set(mine, "", f"{self.leg}:{max(begun, 1)}" if begun < self.legs[self.leg].rounds else LATE)
-            entry = self._agreed(store, peer, times)
+            in_time = begun < self.legs[self.leg].rounds
+            answer(store, back, me, Admission(self.leg, max(begun, 1)) if in_time else None)
+            entry = agreed(store, back, self.met(back.rank))
             if entry is not None:
-                mark_gone(rank, peer, times - 1)
-                self._link(store, peer, times)
-                mark_back(rank, peer, entry.round)
-                if self._giver(rank.program, peer) == rank.rank:
-                    self._give(rank, peer, entry.round)
+                mark_gone(rank, back.rank, back.times - 1)
+                self._link(store, back.rank, back.times)
+                mark_back(rank, back.rank, entry.round)
+                if self._giver(rank.program, back.rank) == rank.rank:
+                    self._give(rank, back.rank, entry.round)
         finally:
             rank.brake.resume()
 
-    def _agreed(self, store: Any, peer: int, times: int) -> Admission | None:
-        """The admission that follows from the answers of all ranks that `peer` exchanges messages with: the furthest
-        of their rounds. None if some have ended."""
-        away = {int(rank) for rank in store.get(f"absent/{peer}").decode().split()}
-        voters = [rank for rank in self.met(peer) if rank not in away]
-        answers = [_answer(store, f"clock/{peer}/{times}/{voter}", f"over/{voter}") for voter in voters]
-        if LATE in answers or len({answer.partition(":")[0] for answer in answers}) > 1:
-            return None
-        return Admission(int(answers[0].partition(":")[0]), max(int(answer.partition(":")[2]) for answer in answers))
-
     def _client(self) -> Any:
         return line_to_store(self.number, self.session.timeout)
-
-
-def _answer(store: Any, key: str, over: str) -> str:
-    """A rank's answer, for all who ask the same; LATE if it ended before it was asked, or is gone too."""
-    end = time.monotonic() + REJOIN_TIMEOUT
-    while not store.check([key]):
-        if store.check([over]) or time.monotonic() > end:
-            store.compare_set(key, "", LATE)
-        else:
-            time.sleep(POLL_INTERVAL)
-    answer: str = store.get(key).decode()
-    return answer
