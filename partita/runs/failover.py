@@ -4,6 +4,13 @@ part 3   process 3 -----x                                  a link breaks; whoeve
 part 4   process 4 ------------------------------
 part 3            process 4 waits until it is at rest, copies its state, learns from all others which of part 3's
                   messages they have, and goes on with part 3 in threads of its own ---------------
+
+What processes say to each other in the store:
+
+deaths             how often anybody has noticed a death, at which all look now and then; dead/3: it was process 3's
+stand/0.0-3.4/0    what has crossed the channel of parts 0 and 3 by what part 0 knows, while processes 0 and 4 play
+                   them; once each end knows the other's, they link: link/0.0-3.4
+over/0             process 0 has ended its own part
 """
 
 from __future__ import annotations
@@ -65,10 +72,10 @@ class Failover:
         acts = [i.act for i in self.program.role_of[me].instructions if isinstance(i.act, Send | Receive)]
         self._bridge(me, {(act.key, ends_of(me, act)): 0 for act in acts})
         for channel in self.session.transport.channels.values():
-            channel.turn(self._way(channel))
+            channel.turn(self._route(channel))
             channel.hear(channel.route, {})
             self._lead(store, channel, channel.route)
-        threading.Thread(target=self._look, name="failover", daemon=True).start()
+        threading.Thread(target=self._watch, name="failover", daemon=True).start()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -105,7 +112,8 @@ class Failover:
             return part
         return successor_of(self.program, self.kept - self.dead, part)
 
-    def _way(self, channel: Channel) -> Route:
+    def _route(self, channel: Channel) -> Route:
+        """Who plays this end of a channel, and who the other one."""
         return self._player(channel.mine), self._player(channel.other)
 
     def _dies(self, process: int) -> None:
@@ -114,7 +122,8 @@ class Failover:
         store.set(f"dead/{process}", "")
         store.add("deaths", 1)
 
-    def _look(self) -> None:
+    def _watch(self) -> None:
+        """Until the run is over: learn who has died, and follow from it."""
         store, before = self._client(), 0
         while not self.done.wait(WATCH_INTERVAL):
             if (now := store.add("deaths", 0)) == before:
@@ -134,8 +143,9 @@ class Failover:
                 self._turn(channel)
 
     def _turn(self, channel: Channel) -> None:
+        """Give a channel the route between who play its parts now; nothing crosses until both ends have met."""
         with self.turning:
-            route = self._way(channel)
+            route = self._route(channel)
             if route == channel.route or -1 in route:
                 return
             crossed = channel.turn(route)
@@ -167,6 +177,7 @@ class Failover:
             time.sleep(POLL_INTERVAL)
 
     def _lead(self, store: Any, channel: Channel, route: Route) -> None:
+        """Link the two processes of a route, and open the channel over that."""
         place = prefixed(store, f"link/{_name(channel, route)}")
         ways = link(place, channel.mine, channel.other, self.session.timeout)
         channel.open(route, ways, self.session.timeout)
