@@ -48,6 +48,7 @@ SPARSE: Final = {  # what a tensor of each sparse layout consists of
     torch.sparse_coo: (torch.Tensor._indices, torch.Tensor._values),
     torch.sparse_csr: ROWS, torch.sparse_bsr: ROWS, torch.sparse_csc: COLUMNS, torch.sparse_bsc: COLUMNS,
 }  # fmt: skip
+WIDENED: Final = "make it work on a model and a batch in {} too, with dtype=x.dtype wherever it makes a tensor"
 FORWARD, BACKWARD = "opaque_forward_0", "opaque_backward_0"
 
 
@@ -171,9 +172,11 @@ def _step(task: Task, model: nn.Module, precision: str) -> RealStep:
         try:
             value = task.loss(model, rest.batch(tensors))
         except Exception as error:
+            own = precision == task.precision
+            alone = "make task.loss(task.model(), batch) work on its own first"
             raise CaptureError(
-                f"the loss of {task.name!r} failed on a batch of {SIZES[0]} samples ({first_line(error)}); "
-                f"make task.loss(task.model(), batch) work on its own first"
+                f"the loss of {task.name!r} failed{'' if own else ' in ' + precision} on a batch of {SIZES[0]} samples "
+                f"({first_line(error)}); {alone if own else WIDENED.format(precision)}"
             ) from error
         found.forward = counts.flops, counts.calls
         loss, weight = split_loss(task, value)

@@ -249,6 +249,20 @@ def test_no_memory_is_taken_for_the_model() -> None:
     assert graph.parameter_elements > 9e10
 
 
+class Single(nn.Linear):
+    """Looks at its samples, and makes a tensor of fp32 whatever it is given."""
+
+    def forward(self, x: Any) -> Any:
+        return super().forward(torch.tensor(x.tolist()))
+
+
+def test_what_fails_in_fp64_alone_is_not_told_to_work_on_its_own() -> None:
+    given = task("single", lambda: Single(6, 3))
+    assert capture(given).rung == "opaque"
+    with pytest.raises(CaptureError, match=r"failed in fp64 on a batch of 2 .*; make it work .* in fp64 too"):
+        capture(given, precision="fp64")
+
+
 def test_an_opaque_model_beyond_the_memory_is_refused() -> None:
     def loss(model: Any, batch: Any) -> Any:
         return model(batch[0]).mean() if batch[0].sum() > 0 else model(-batch[0]).mean()
