@@ -3,7 +3,6 @@ operator."""
 
 from __future__ import annotations
 
-import logging
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -30,7 +29,7 @@ from partita.tracing.momentum import with_momentum
 from partita.tracing.opaque import opaque_graph
 from partita.tracing.optimizer import optimizer_spec, state_of_shapes
 from partita.tracing.prepare import build_batch, flatten
-from partita.tracing.successive import changing
+from partita.tracing.successive import changing, unlogged
 from partita.tracing.trace import trace_step
 from partita.tracing.unify import Unlike, unify
 
@@ -95,16 +94,13 @@ def _undisturbed() -> Iterator[None]:
     """A context in which draws do not change the caller's random state, in which neither logs of a trace that fails nor
     warnings about copied layers are printed, and in which distributions do not look at their arguments, which fake
     tensors cannot show."""
-    logger = logging.getLogger("torch._subclasses.fake_tensor")
-    before, logger.disabled = logger.disabled, True
     validates = Distribution._validate_args
     Distribution.set_default_validate_args(False)
     try:
-        with without_gc(), torch.random.fork_rng(devices=[]), warnings.catch_warnings():
+        with unlogged(), without_gc(), torch.random.fork_rng(devices=[]), warnings.catch_warnings():
             warnings.filterwarnings("ignore", "Accessing the data pointer of FakeTensor")
             yield
     finally:
-        logger.disabled = before
         Distribution.set_default_validate_args(validates)
 
 

@@ -57,6 +57,19 @@ def seen_through() -> Iterator[None]:
             setattr(place, name, own)
 
 
+@contextmanager
+def exporting() -> Iterator[None]:
+    """A context in which a model is told that it is being exported, so that it takes its branches that look at no
+    data."""
+    compiler: Any = torch.compiler
+    before = compiler._is_compiling_flag, compiler._is_exporting_flag
+    compiler._is_compiling_flag = compiler._is_exporting_flag = True
+    try:
+        yield
+    finally:
+        compiler._is_compiling_flag, compiler._is_exporting_flag = before
+
+
 class Through:
     """Replaces torch's CheckpointFunction: calls the function without checkpointing."""
 

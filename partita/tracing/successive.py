@@ -8,8 +8,9 @@ as one operator, which is the user's own module.
 
 from __future__ import annotations
 
+import logging
 import random
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
@@ -24,9 +25,9 @@ from torch.utils._pytree import tree_leaves
 
 from partita.errors import CaptureError
 from partita.task import Task
-from partita.tracing.hidden_inputs import seen_through
+from partita.tracing.hidden_inputs import exporting, seen_through
 from partita.tracing.kept import kept, own_values, put_back
-from partita.tracing.prepare import build_batch, checked_model, flatten
+from partita.tracing.prepare import Rest, build_batch, checked_model, flatten
 
 THROWS: Final = 8
 T = TypeVar("T")
@@ -136,22 +137,36 @@ def _again(started: Started) -> str:
 
 
 def _asked(task: Task, ask: Callable[[Started], T]) -> T | None:
-    """What `ask` finds of a model that made a step, None if it cannot run so: on fake tensors, or on real ones if it
-    looks at what is in them. In the precision in which it is built: fake weights cannot always be cast."""
-    modes = (FakeTensorMode(allow_non_fake_inputs=True), None)
+    """What `ask` finds of a model that made a step, None if it cannot run so: on fake tensors; on real ones if it looks
+    at what is in them; as it is traced if it fails otherwise, as where a kernel's form for fake tensors takes fewer
+    dtypes (torch._grouped_mm, of experts)."""
     with _undisturbed(), suppress(Exception):  # what cannot run so was traced all the same
         flat = [flatten(build_batch(task, _samples(task, i), task.precision)) for i in range(2)]
-        for mode in modes:
-            with put_back(task), mode or nullcontext(), seen_through(), suppress(DataDependentOutputException):
-                model = checked_model(task)
-                own = next((p.dtype for p in model.parameters() if p.is_floating_point()), None)
-                given = [[t.to(own) if own and t.is_floating_point() else t for t in tensors] for tensors, _ in flat]
-                laid = [[mode.from_tensor(tensor) if mode else tensor for tensor in tensors] for tensors in given]
-                batches = [rest.batch(tensors) for (_, rest), tensors in zip(flat, laid, strict=True)]
-                started = Started(task, model, batches)
-                started.last = started.watched()
-                return ask(started)
+        try:
+            return _asked_of(task, flat, ask, FakeTensorMode(allow_non_fake_inputs=True))
+        except DataDependentOutputException:
+            return _asked_of(task, flat, ask, None)
+        except Exception:
+            with exporting():
+                return _asked_of(task, flat, ask, FakeTensorMode(allow_non_fake_inputs=True))
     return None
+
+
+def _asked_of(
+    task: Task, flat: Sequence[tuple[list[torch.Tensor], Rest]], ask: Callable[[Started], T],
+    mode: FakeTensorMode | None,
+) -> T:  # fmt: skip
+    """What `ask` finds of a model that made a step on such batches, in the precision in which it is built: fake weights
+    cannot always be cast."""
+    with put_back(task), mode or nullcontext(), seen_through():
+        model = checked_model(task)
+        own = next((p.dtype for p in model.parameters() if p.is_floating_point()), None)
+        given = [[t.to(own) if own and t.is_floating_point() else t for t in tensors] for tensors, _ in flat]
+        laid = [[mode.from_tensor(tensor) if mode else tensor for tensor in tensors] for tensors in given]
+        batches = [rest.batch(tensors) for (_, rest), tensors in zip(flat, laid, strict=True)]
+        started = Started(task, model, batches)
+        started.last = started.watched()
+        return ask(started)
 
 
 def _samples(task: Task, batch: int) -> list[int]:
@@ -188,10 +203,21 @@ def follows_python_random(task: Task) -> bool:
 
 
 @contextmanager
+def unlogged() -> Iterator[None]:
+    """A context in which torch prints no trace of what fails on fake tensors."""
+    logger = logging.getLogger("torch._subclasses.fake_tensor")
+    before, logger.disabled = logger.disabled, True
+    try:
+        yield
+    finally:
+        logger.disabled = before
+
+
+@contextmanager
 def _undisturbed() -> Iterator[None]:
-    """A context after which random generators are as they were before."""
+    """A context after which random generators are as they were before, and in which failures are not printed."""
     before = random.getstate(), numpy.random.get_state()
-    with torch.random.fork_rng(devices=[]):
+    with unlogged(), torch.random.fork_rng(devices=[]):
         try:
             yield
         finally:

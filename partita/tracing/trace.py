@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,7 +17,7 @@ from partita.errors import CaptureError, PartitaError, first_line
 from partita.task import Task
 from partita.tracing.calls import AtenCall
 from partita.tracing.fused import Fused
-from partita.tracing.hidden_inputs import Varying, seen_through
+from partita.tracing.hidden_inputs import Varying, exporting, seen_through
 from partita.tracing.kept import put_back
 from partita.tracing.known import NeedsData
 from partita.tracing.prepare import (
@@ -85,7 +84,7 @@ def trace_step(task: Task, batch: int, precision: str, *, real: bool, unknown: f
     with ExitStack() as stack:
         stack.enter_context(put_back(task))
         places = stack.enter_context(ModuleStack(model))
-        stack.enter_context(_exporting())
+        stack.enter_context(exporting())
         stack.enter_context(seen_through())
         stack.enter_context(fake)
         if precision == "fp64":
@@ -187,15 +186,3 @@ def _plain(tensor: torch.Tensor) -> torch.Tensor:
     if not isinstance(tensor, FunctionalTensor):
         return tensor
     return tensor.from_functional()
-
-
-@contextmanager
-def _exporting() -> Iterator[None]:
-    """Tells the model that it is being exported, so that it takes its branches that look at no data."""
-    compiler: Any = torch.compiler
-    before = compiler._is_compiling_flag, compiler._is_exporting_flag
-    compiler._is_compiling_flag = compiler._is_exporting_flag = True
-    try:
-        yield
-    finally:
-        compiler._is_compiling_flag, compiler._is_exporting_flag = before

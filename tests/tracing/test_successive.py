@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import logging
 import random
 from collections import deque
 from typing import Any
@@ -48,6 +49,18 @@ class Nested(Layer):
     def forward(self, x: Any) -> Any:
         self.state["inner"]["step"] += 1
         return self.last(x) / self.state["inner"]["step"]
+
+
+class Experts(Layer):
+    """Has a kernel that on fake tensors takes bf16 only, but where it is exported"""
+
+    def forward(self, x: Any) -> Any:
+        self._step += 1
+        if not torch.compiler.is_compiling():
+            wide = torch.cat([x, x[:, :2]], 1)
+            ends = torch.tensor([len(x)], dtype=torch.int32)
+            x = torch.nn.functional.grouped_mm(wide, torch.eye(8)[None], offs=ends)[:, :6]
+        return self.last(x) * min(1.0, self._step / 4)
 
 
 class Warming:
@@ -130,6 +143,16 @@ def test_a_model_whose_steps_differ_is_not_traced(model: Any, name: str) -> None
     graph = capture(task("moving", model))
     assert graph.rung == "opaque"
     assert f"(the step changes from call to call: the model changes {name!r} in every step" in graph.blind
+
+
+def test_what_has_no_form_on_fake_tensors_is_asked_as_it_is_traced(caplog: Any) -> None:
+    logger = logging.getLogger("torch._subclasses.fake_tensor")
+    logger.addHandler(caplog.handler)
+    try:
+        assert "changes '_step' in every step" in changing(task("experts", Experts))
+    finally:
+        logger.removeHandler(caplog.handler)
+    assert not caplog.records
 
 
 @pytest.mark.parametrize("model", [Tabled, Told])
