@@ -158,7 +158,7 @@ def load_cluster(spec: str) -> Cluster:
 
 def _file_text(spec: str) -> str:
     try:
-        return Path(spec).read_text(encoding="utf-8")
+        return Path(spec).read_text(encoding="utf-8-sig")
     except UnicodeDecodeError:
         raise ClusterError(f"{spec} is not text in UTF-8; give a TOML file") from None
     except OSError as error:

@@ -75,7 +75,7 @@ def text_of(graph: Graph) -> str:
 def read_graph(path: Path | str) -> Graph:
     """The Graph in a file. Raises InputError for a file that is missing, broken, of a newer schema or no graph."""
     try:
-        record = json.loads(Path(path).read_text())
+        record = json.loads(Path(path).read_text(encoding="utf-8-sig"))
     except OSError as error:
         raise InputError(f"the graph file {path} cannot be read ({error.strerror}); {REMEDY}") from None
     except (ValueError, RecursionError) as error:

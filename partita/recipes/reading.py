@@ -34,7 +34,7 @@ def chooses_collective(plan: Plan | str) -> bool:
 
 def _of_file(text: str) -> Plan:
     try:
-        written = Path(text).read_text(encoding="utf-8")
+        written = Path(text).read_text(encoding="utf-8-sig")
     except FileNotFoundError:
         raise PlanError(f"there is no plan file {text}; give an existing one, a recipe call or auto") from None
     except (OSError, UnicodeDecodeError) as error:

@@ -23,7 +23,7 @@ Steps = StepsToLoss | StepsOfPlans
 def read_steps(path: Path) -> Steps:
     """What a file of `write_steps` says. Raises InputError for a file that is not there or says something else."""
     try:
-        table = tomllib.loads(path.read_text(encoding="utf-8"))
+        table = tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except (OSError, ValueError) as error:  # what is no UTF-8 and what is no TOML are ValueErrors
         raise OptionError(f"--steps-to-loss {path} cannot be read ({error}); give a TOML file: {HINT}") from None
     check_schema(table.pop("schema", None), SCHEMA, f"--steps-to-loss {path}", f"write it anew: {HINT}", OptionError)

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -193,6 +194,15 @@ def test_a_wrong_file_gets_one_sentence(text: str, sentence: str) -> None:
     assert "two.toml" in str(caught.value)
     assert "\n" not in str(caught.value)
     assert caught.value.exit_code == 2
+
+
+def test_files_of_other_systems_are_read_as_well(tmp_path: Path) -> None:
+    """A byte order mark in front, two letters at the end of a line."""
+    text = write_cluster(load_cluster("lab-2x2"))
+    for name, start, end in (("mark", "\ufeff", "\n"), ("ends", "", "\r\n"), ("both", "\ufeff", "\r\n")):
+        file = tmp_path / f"{name}.toml"
+        file.write_bytes((start + text.replace("\n", end)).encode())
+        assert load_cluster(str(file)) == load_cluster("lab-2x2")
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,8 @@ def test_a_plan_is_asked_for_in_three_ways(tmp_path: Path) -> None:
     path = tmp_path / "plan.toml"
     path.write_text(write_plan(plan))
     assert read_text(str(path)) == plan
+    path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())  # as some editors begin a file
+    assert read_text(str(path)) == plan
     assert read_text("auto") is None
     asked = read_text("ddp( bucket_bytes = 64 )")
     assert isinstance(asked, Call)
