@@ -90,7 +90,7 @@ def plan(
     from partita.searches.objective import check_objective
     from partita.searches.steps_file import check_steps
 
-    where = given(cluster, files=(output,))
+    where = given(cluster, read=(task, str(known or "")), files=(output,))
     check_ending(output, "plan", ".toml")
     check_objective(objective, allow, where)
     check_source(costs, task, where)
@@ -119,7 +119,7 @@ def simulate(
     json: arg.Json = False,
 ) -> Answer:  # fmt: skip
     """Predict a plan's step: seconds, memory, messages. With --sweep, at other bandwidths as well."""
-    where = given(cluster, plan, files=(trace,))
+    where = given(cluster, plan, read=(task,), files=(trace,))
     check_allow(allow, plan)
     check_source(costs, task, where)
     from partita import api
@@ -181,7 +181,7 @@ def compare(
     check_target(write_steps is not None, target_loss)
     chosen, bandwidths = split_plans(plans), read_sweep(sweep) if sweep else ()
     check_free(out)
-    where = given(cluster, *chosen, files=(report, trace, write_steps), folder=out)
+    where = given(cluster, *chosen, read=(task,), files=(report, trace, write_steps), folder=out)
     load_ahead()  # while this process loads torch itself
     from partita import api
     from partita.report.answers import comparison_answer
@@ -210,9 +210,11 @@ def compare(
 def report(run: arg.Run, output: arg.Output = None, json: arg.Json = False) -> Answer:
     """Write the HTML page of a run that was kept."""
     from partita.report.comparison import verdict
+    from partita.report.files import check_unread
     from partita.report.page import write_page
-    from partita.report.record import read_record
+    from partita.report.record import FILES, read_record
 
+    check_unread((str(run), *(str(run / name) for name in FILES)), output)
     found = read_record(run)
     page = output or (run if isdir(run) else run.parent) / "report.html"
     write_page(found, page)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from os.path import exists, isdir, isfile, realpath  # the first three: false, too, for what may not be asked
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -39,6 +40,14 @@ def check_apart(*paths: Path | None) -> None:
     for at, path in enumerate(wanted):
         if realpath(path) in map(realpath, wanted[:at]):
             raise OptionError(f"{path} is given for two things that are written; give each a path of its own")
+
+
+def check_unread(read: Iterable[str], *paths: Path | None) -> None:
+    """Raises OptionError for a file that is to be written and is one of those that the command reads."""
+    there = {realpath(each) for each in read if isfile(each)}
+    for path in paths:
+        if path is not None and realpath(path) in there:
+            raise OptionError(f"{path} is read by this command and would be written over; give another file to write")
 
 
 def check_folder(path: Path | None) -> None:

@@ -37,15 +37,19 @@ def check_source(costs: str | None, task: str, cluster: Any) -> None:
         check_measurable(unmeasurable(task, cluster))
 
 
-def given(cluster: str, *plans: str, files: tuple[Path | None, ...] = (), folder: Path | None = None) -> Any:
-    """The Cluster, once the plans' texts are read and `files` and `folder` can be written: bad input is refused before
-    anything slow is loaded."""
+def given(
+    cluster: str, *plans: str, read: tuple[str, ...] = (), files: tuple[Path | None, ...] = (),
+    folder: Path | None = None,
+) -> Any:  # fmt: skip
+    """The Cluster, once the plans' texts are read and `files` and `folder` can be written, which are none that hold the
+    cluster or a plan or are `read` besides, as a task's is: bad input is refused before anything slow is loaded."""
     from partita.cluster.text import load_cluster
     from partita.recipes.reading import read_text
-    from partita.report.files import check_apart, check_folder, check_writable
+    from partita.report.files import check_apart, check_folder, check_unread, check_writable
 
     check_writable(*files)
     check_apart(*files, folder)
+    check_unread((*read, *(each.partition(":")[0] for each in read), *plans, cluster), *files)
     check_folder(folder)
     for plan in plans:
         read_text(plan)

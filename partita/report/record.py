@@ -23,6 +23,7 @@ from partita.report.environment import Environment
 from partita.report.files import write_file
 
 NAME: Final = "report.json"
+FILES: Final = (NAME, "result.json", "manifest.json", "model.safetensors", "losses.csv")  # what a run keeps
 SCHEMA: Final = 1
 
 

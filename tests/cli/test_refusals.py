@@ -161,6 +161,32 @@ def test_two_answers_in_one_place_are_refused(second: str, tmp_path: Path, capfd
 
 
 @pytest.mark.parametrize(
+    ("words", "kept"),
+    [
+        ("plan task.py:task --cluster c.toml -o c.toml", "c.toml"),
+        ("plan task.py:task --cluster c.toml -o s.toml --objective time-to-loss --steps-to-loss s.toml", "s.toml"),
+        ("simulate task.py:task --cluster c.toml --plan p.toml --trace p.toml", "p.toml"),
+        ("simulate g.json --cluster c.toml --plan ddp --trace g.json", "g.json"),
+        ("simulate task.py:task --cluster c.toml --plan ddp --trace link/task.py", "task.py"),
+        ("compare task.py:task --cluster c.toml --plans ddp,p.toml --report p.toml", "p.toml"),
+        ("report run -o run/result.json", "run/result.json"),
+        ("report run/report.json -o run/report.json", "run/report.json"),
+    ],
+)
+def test_what_a_command_reads_is_not_written_over(
+    words: str, kept: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "run").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path)
+    for name in ("c.toml", "p.toml", "s.toml", "g.json", "task.py", "run/result.json", "run/report.json"):
+        (tmp_path / name).write_text("mine")
+    assert main(words.split()) == 2
+    assert "is read by this command and would be written over; give another file to write" in capfd.readouterr().err
+    assert (tmp_path / kept).read_text() == "mine"
+
+
+@pytest.mark.parametrize(
     ("words", "sentence"),
     [
         (("train", "absent.py:task", "--cluster", "h100-dgx-x4", "--plan", "ddp", "--steps", "2"), "is 4 machines;"),
