@@ -210,12 +210,10 @@ def compare(
 def report(run: arg.Run, output: arg.Output = None, json: arg.Json = False) -> Answer:
     """Write the HTML page of a run that was kept."""
     from partita.report.comparison import verdict
-    from partita.report.files import check_unread
     from partita.report.page import write_page
-    from partita.report.record import FILES, read_record
+    from partita.report.record import read_record
 
-    check_unread((str(run), *(str(run / name) for name in FILES)), output)
-    found = read_record(run)
+    found = read_record(run, output)
     page = output or (run if isdir(run) else run.parent) / "report.html"
     write_page(found, page)
     return Answer({"path": str(page), "verdict": verdict(found)}, (verdict(found), f"report: {page}"))

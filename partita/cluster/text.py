@@ -151,7 +151,10 @@ def load_cluster(spec: str) -> Cluster:
         if nodes > (most := MOST_DEVICES // read_cluster(base, spec, 1).size if nodes else 0):
             raise ClusterError(f"cluster {spec!r} asks for {nodes} nodes; give 1 to {most} behind its -x")
         return replace(read_cluster(base, spec, nodes), name=spec)
-    hint = did_you_mean(spec.lower(), catalogue_names()) or f"the catalogue has {', '.join(catalogue_names())}"
+    wanted = {*spec.lower().split("-")}
+    alike = [known for known in catalogue_names() if wanted <= {*known.split("-")}]  # h100, dgx-h100
+    nearest = f"did you mean {' or '.join(alike)}?" if alike else did_you_mean(spec.lower(), catalogue_names())
+    hint = nearest or f"the catalogue has {', '.join(catalogue_names())}"
     name = "a catalogue name (with -x4 behind it: four nodes)"
     raise ClusterError(f"there is no cluster {spec!r}; give a .toml file, local:N or {name}: {hint}")
 

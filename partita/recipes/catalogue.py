@@ -137,6 +137,7 @@ OURS: Final[dict[str, Recipe]] = {
 }
 CALL: Final = "ddp(bucket_bytes=1048576)"  # as calls are written
 FAMILIAR: Final = {"fsdp": "zero3", "fsdp2": "zero3", "dp": "ddp", "allreduce": "ddp", "ps": "ps_sync", "pp": "gpipe"}
+UNBUILT: Final = frozenset(["tp", "tensor_parallel", "megatron", "sp", "cp", "ep"])  # not samples, layers or state
 
 
 def guarded(make: Callable[..., Plan]) -> Callable[..., Plan]:
@@ -235,7 +236,9 @@ def parse(text: str) -> tuple[str, dict[str, Any]]:
         raise PlanError(f"{text!r} is no recipe call; give knobs by name, such as {CALL}")
     if name.id not in RECIPES:
         meant = FAMILIAR.get(name.id.lower(), name.id.lower())
-        hint = did_you_mean(meant, RECIPES) or f"there are {', '.join(RECIPES)}{others()}"
+        none = "no recipe divides tensors, sequences or experts; " if meant in UNBUILT else ""
+        nearest = "" if none else did_you_mean(meant, RECIPES)
+        hint = nearest or f"{none}there are {', '.join(RECIPES)}{others()}"
         raise PlanError(f"there is no recipe {name.id!r}; {hint}")
     keywords = tree.keywords if isinstance(tree, ast.Call) else []
     names = [str(keyword.arg) for keyword in keywords]

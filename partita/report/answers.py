@@ -34,7 +34,7 @@ from partita.report.table import (
 from partita.report.trained import Trained
 from partita.report.verdict import Verdict
 from partita.searches.fit import Fit
-from partita.searches.memory_bound import MemoryBound
+from partita.searches.memory_bound import MemoryBound, memory_bound_of
 from partita.searches.objective import DOES, show_objective
 from partita.searches.search import Search
 from partita.searches.sweep import Sweep
@@ -47,7 +47,9 @@ def search_answer(found: Search, graph: Graph, cluster: Cluster) -> Answer:
     body = search_body(found, setting_of(chosen, cluster))
     table = search_table(found, cluster.devices)
     if not any(candidate.fits for candidate in found.candidates):
-        return Answer(body, (table,), 1, f"no plan for {graph.name} fits the memory of {cluster.name}")
+        why = bound_words(memory_bound_of(graph, cluster))
+        words = f"no plan for {graph.name} fits the memory of {cluster.name}: {why}; partita fit says what would"
+        return Answer(body, (table,), 1, words)
     costs = () if found.because in found.explanation else (costs_line(found.costs, found.because),)
     none = "none of those that were timed" if found.costs == "measured" else "none"
     does, least = DOES[found.objective], show_objective(found.lower_bound, found.objective)

@@ -20,7 +20,7 @@ from partita.errors import OptionError, PartitaError, check_schema
 from partita.graph.text import digest_of
 from partita.report.comparison import Comparison, Row
 from partita.report.environment import Environment
-from partita.report.files import write_file
+from partita.report.files import check_unread, write_file
 
 NAME: Final = "report.json"
 FILES: Final = (NAME, "result.json", "manifest.json", "model.safetensors", "losses.csv")  # what a run keeps
@@ -58,8 +58,10 @@ def write_run(comparison: Comparison, folder: Path) -> None:
     write_record(comparison, folder / NAME)
 
 
-def read_record(run: Path) -> Comparison:
-    """The comparison in a file, or in the `report.json` of a folder. Raises OptionError in one sentence."""
+def read_record(run: Path, page: Path | None = None) -> Comparison:
+    """The comparison in a file, or in the `report.json` of a folder. Raises OptionError in one sentence, for a `page`
+    that would take the place of what is kept, too."""
+    check_unread((str(run), *(str(run / name) for name in FILES)), page)
     path = run / NAME if isdir(run) else run
     try:
         text = path.read_text(encoding="utf-8")

@@ -3,6 +3,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -284,8 +285,10 @@ def test_a_fit_that_fails_names_the_change(say: Say, graph: str, tmp_path: Path)
     assert body["margin_bytes"] < 0
     assert "does not fit" in body["error"]
     code, out, _ = say("plan", graph, "--cluster", tight, "--json")
+    body = json.loads(out)
     assert code == 1
-    assert json.loads(out)["candidates"]
+    assert body["candidates"]
+    assert re.search("bytes a parameter are .* on each of 4 devices.*; partita fit says what would$", body["error"])
 
 
 def test_compare_passes_its_options_on(say: Say, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -209,6 +209,8 @@ def test_files_of_other_systems_are_read_as_well(tmp_path: Path) -> None:
     ("spec", "sentence"),
     [
         ("h100-dxg", "did you mean 'h100-dgx'?"),
+        ("V100", "did you mean v100-dgx1 or v100-dgx2 or v100-nd or v100-p3 or v100-p3dn or"),
+        ("dgx-h100", "did you mean h100-dgx?"),
         ("local:0", "give 1 to 1024"),
         ("local:x", "'x' devices"),
         ("h100-dgx-x0", "give one or more, such as h100-dgx-x2"),

@@ -76,3 +76,8 @@ def test_a_recipe_is_a_function_of_its_room(name: str) -> None:
 def test_a_recipe_that_is_not_there_is_named() -> None:
     with pytest.raises(AttributeError, match="no recipe 'warp'; there are single, ddp"):
         _ = recipes.warp
+
+
+def test_what_no_recipe_divides_is_said() -> None:
+    with pytest.raises(PlanError, match="'tp'; no recipe divides tensors, sequences or experts; there are single, ddp"):
+        read_text("tp")
