@@ -47,10 +47,12 @@ def local_cluster(spec: str) -> Cluster:
     """`local:N`: N devices that share this machine's memory, over loopback, whose bandwidth hardly limits anything.
     `local:cuda:N`: the first N CUDA devices of this machine. Raises ClusterError for another number than 1 to
     MOST_LOCAL, and for more cards than there are."""
-    cards, number = spec.startswith(CARDS), spec.removeprefix(CARDS).removeprefix("local:")
+    cards = f"{spec}:".startswith(CARDS)
+    kind = CARDS if cards else "local:"
+    number = spec[len(kind) :]
     devices = int(number) if re.fullmatch(r"[0-9]{1,6}", number) else 0
     if not 1 <= devices <= MOST_LOCAL:
-        raise ClusterError(f"{spec!r} asks for {number!r} devices; give 1 to {MOST_LOCAL}, such as local:2")
+        raise ClusterError(f"{spec!r} asks for {number!r} devices; give 1 to {MOST_LOCAL}, such as {kind}2")
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if cards:
         return Cluster(spec, Group(spec, cards_here(spec, devices, memory), (LOOPBACK,) * devices))

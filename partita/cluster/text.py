@@ -34,6 +34,8 @@ members = [{ device = "gpu" }]
 from __future__ import annotations
 
 import difflib
+import json
+import re
 import tomllib
 from collections import Counter
 from dataclasses import replace
@@ -295,9 +297,10 @@ def _members(member: dict[str, Any], where: str, kinds: dict[str, Device], emula
         raise ClusterError(f"{where} is a device and has {odd!r}; use 'port' for its link, and name switches only")
     kind = member["device"]
     if kind not in kinds and kind not in (known := parts()):
-        close = difflib.get_close_matches(kind.lower(), [*kinds, *known], 1)
+        close = difflib.get_close_matches(kind.lower().replace(" ", "-"), [*kinds, *known], 1)
+        key = kind if re.fullmatch(r"[A-Za-z0-9_-]+", kind) else json.dumps(kind)
         raise ClusterError(
             f"{where} has device {kind!r} and the file describes {', '.join(kinds) or 'none'}; add a table "
-            f"[device.{kind}], or name a part that partita knows, such as {(close or ['a100-sxm'])[0]}"
+            f"[device.{key}], or name a part that partita knows, such as {(close or ['a100-sxm'])[0]}"
         )
     return [kinds.get(kind) or shipped_device(kind)] * many

@@ -47,11 +47,13 @@ class Sweep:
 
 def read_sweep(text: str) -> tuple[BytesPerSecond, ...]:
     """`'bandwidth=10M..10G'` -> bandwidths in bytes a second, four a power of ten with both ends; `..10G/5` gives five
-    in all. A number without a unit is in bits a second. Raises OptionError for any other text."""
+    in all; in bits a second, unless an end says B/s. Raises OptionError for any other text."""
     found = re.fullmatch(r"\s*bandwidth\s*=\s*(.+?)\s*\.\.\s*([^/]+?|[^/]+/s)\s*(?:/\s*(\d+))?\s*", text)
     wrong = f"--sweep is {text!r}; write bandwidth=10M..10G, or bandwidth=10M..10G/5 for five points"
     if found is None:
         raise OptionError(wrong)
+    if bare := next((end for end in found.groups()[:2] if re.fullmatch(r"[-+\d.e]+", end)), ""):
+        raise OptionError(f"{wrong}: {bare} has no unit, such as M for Mbit/s")
     try:
         low, high = (parse_bandwidth(end if end.endswith("/s") else f"{end}bit/s") for end in found.groups()[:2])
     except InputError:

@@ -53,6 +53,7 @@ KINDS = [
     (lambda: pt.train(TASK, "ddp", LOCAL, steps=1, keep=0), "keep is 0; give a whole number, 1 or more"),
     (lambda: pt.train(TASK, "ddp", LOCAL, steps=1, keep=2), "--keep says how many checkpoints stay, and this"),
     (lambda: pt.train(TASK, "ddp", "local:0", steps=1), "'local:0' asks for '0' devices; give 1 to"),
+    (lambda: pt.train(TASK, "ddp", "local:cuda", steps=1), "give 1 to 1024, such as local:cuda:2"),
     (lambda: pt.compare(TASK, "ddp", LOCAL), "the plans are of type str 'ddp'"),
     (lambda: pt.compare(TASK, ["ddp"], LOCAL, repeat=0), "repeat is 0"),
     (lambda: pt.verify(TASK, "ddp", LOCAL, steps=0), "steps is 0; give a whole number, 1 or more"),

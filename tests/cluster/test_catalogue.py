@@ -117,6 +117,7 @@ def test_a_table_of_the_file_goes_before_a_part_of_its_name() -> None:
     ("text", "sentence"),
     [
         (TWO.replace("a100-pcie", "a100-pci"), "name a part that partita knows, such as a100-pcie"),
+        (TWO.replace("a100-pcie", "A100 PCI"), '[device."A100 PCI"], or name a part that partita knows, such as a100'),
         (TWO.replace("[network]", '[device.x]\nlike = "a100-pci"\n[network]'), "device 'x', like is 'a100-pci'"),
         (TWO.replace("[network]", '[device.x]\nlike = "zzz"\n[network]'), "no part that partita knows; there are k80,"),
     ],

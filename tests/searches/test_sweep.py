@@ -34,7 +34,8 @@ def test_bandwidths_stand_in_one_proportion(text: str, ends: tuple[float, float]
 
 @pytest.mark.parametrize("text", [
     "latency=1..2", "bandwidth=10M", "bandwidth=10M..ten", "bandwidth=0M..1G", "bandwidth=10G..10M", "bandwidth=10M..0",
-    "bandwidth=1M..1G/1", "bandwidth=1M..1G/900", "bandwidth=1Gb..2Gb", "bandwidth=1e-300..1e300",
+    "bandwidth=1M..1G/1", "bandwidth=1M..1G/900", "bandwidth=1Gb..2Gb", "bandwidth=1e-300..1e300", "bandwidth=1..100",
+    "bandwidth=1e6..1G",
 ])  # fmt: skip
 def test_other_texts_are_refused_in_a_sentence(text: str) -> None:
     with pytest.raises(OptionError, match=r"write bandwidth=10M\.\.10G"):
