@@ -20,6 +20,7 @@ from partita.lowering.precision import check_rounding
 from partita.plan.check import check
 from partita.plan.plan import Plan
 from partita.recipes.budget import settled
+from partita.recipes.fastest import candidates
 from partita.recipes.reading import read_text
 from partita.report.notebook import ShownSearch, shown_search
 from partita.searches.auto import auto, shortlist_of, usual
@@ -103,7 +104,7 @@ def search(
             return plainest(auto(shortlist, known, **order), cluster, objective), known
 
         def measure(few: Sequence[Plan]) -> Costs:
-            return costing.of([*few, *beside])
+            return costing.of([*few, *beside], candidates(cluster.size) if cluster.size > 1 else ())
 
         if costs is None and source != "datasheet":
             found, known = finals(_usual(graph, cluster), screen, measure, **order)

@@ -3,11 +3,11 @@ data sheets."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Collection, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from types import TracebackType
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from partita.cluster.cluster import Cluster
 from partita.cost.costs import Costs
@@ -24,6 +24,9 @@ from partita.lowering.samples import sizes_of
 from partita.plan.plan import COMPILED, Plan
 from partita.task import Task
 from partita.telling import Tell, quiet
+
+if TYPE_CHECKING:
+    from partita.lab.rehearsal import Rehearsal
 
 SOURCES: Final = ("", "measured", "datasheet")
 
@@ -60,7 +63,7 @@ class Costing:
         if not self.because:
             load_ahead()
         self._workers = ExitStack()
-        self._probe: Callable[[Sequence[Plan]], Costs] | None = None
+        self._rehearsal: Rehearsal | None = None
 
     def __enter__(self) -> Costing:
         return self
@@ -70,10 +73,10 @@ class Costing:
     ) -> None:
         self._workers.__exit__(kind, error, trace)
 
-    def of(self, plans: Sequence[Plan]) -> Costs:
-        """Costs of these plans."""
+    def of(self, plans: Sequence[Plan], schedules: Collection[str] = ()) -> Costs:
+        """Costs of these plans, and of all-reduces by each of these algorithms, where they can be measured."""
         if not self.because:
-            found = self.measured(plans)
+            found = self.measured(plans, schedules)
             if isinstance(found, Costs):
                 return found
             self.because = found
@@ -90,10 +93,10 @@ class Costing:
         here = all(device.hosted for device in self.cluster.devices)
         return replace(found, processor=processor_here()) if here else found
 
-    def measured(self, plans: Sequence[Plan]) -> Costs | str:
-        """Costs by micro-benchmarks. If the lab cannot emulate the devices' quotas, the sentence that says so instead,
-        unless `source` insists."""
-        if self._probe is None:
+    def measured(self, plans: Sequence[Plan], schedules: Collection[str] = ()) -> Costs | str:
+        """Costs by micro-benchmarks, as `of` has them. If the lab cannot emulate the devices' quotas, the sentence that
+        says so instead, unless `source` insists."""
+        if self._rehearsal is None:
             from partita.lab.rehearsal import Rehearsal
 
             rehearsal = Rehearsal(self.task, self.graph, self.cluster, tell=self.tell)
@@ -101,8 +104,8 @@ class Costing:
             if (why := rehearsal.distorted) and self.source != "measured":
                 self._workers.close()
                 return why
-            self._probe = rehearsal.probe
-        return self._probe(plans)
+            self._rehearsal = rehearsal
+        return self._rehearsal.probe(plans, schedules=schedules)
 
 
 def costs_of(

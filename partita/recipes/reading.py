@@ -32,6 +32,22 @@ def chooses_collective(plan: Plan | str) -> bool:
     return isinstance(wanted, Call) and wanted.knobs.get("collective") == AUTO
 
 
+def choosing_collective(text: str) -> str:
+    """The recipe call `text` whose all-reduces go by the algorithm that costs choose; "" where the recipe has no such
+    knob, or the call gives it or a codec."""
+    wanted = read_text(text)
+    if not isinstance(wanted, Call) or "collective" not in wanted.recipe.knobs:
+        return ""
+    if {"collective", "codec"} & wanted.knobs.keys():
+        return ""
+    return with_knob(text, f"collective={AUTO}")
+
+
+def with_knob(text: str, knob: str) -> str:
+    """A recipe call that also gives `knob`, a text such as `collective=auto`."""
+    return text.removesuffix(")") + ("," if "(" in text else "(") + f"{knob})"
+
+
 def _of_file(text: str) -> Plan:
     try:
         written = Path(text).read_text(encoding="utf-8-sig")

@@ -15,6 +15,7 @@ from partita.arrays import Ints, Reals
 from partita.cost.costs import Costs
 from partita.graph.graph import Graph
 from partita.plan.memory import Shard
+from partita.recipes.reading import with_knob
 from partita.searches.estimates import Estimates
 from partita.searches.lower_bounds import LowerBounds
 from partita.searches.space import SHAPE, SHARDS, Space
@@ -53,7 +54,7 @@ def coded(estimates: Estimates, costs: Costs, capacity: Reals, most: int) -> tup
         if not len(some):
             continue
         best = int(seconds.argmin())
-        found.append((float(seconds[best]), f"{estimates.space.call(int(some[best])).removesuffix(')')},codec={name})"))
+        found.append((float(seconds[best]), with_knob(estimates.space.call(int(some[best])), f"codec={name}")))
     return tuple(text for _, text in sorted(found)[:most])
 
 

@@ -1,6 +1,8 @@
 """A search where costs can be measured: data sheets rank everything, measured costs judge the best of it.
 
 usual plan --measured--> speed of devices, links --their data sheets, all points--> best few --measured--> ranked
+
+Beside each of the few whose recipe lets it, the same with all-reduces by the algorithm that was timed to be quickest.
 """
 
 from __future__ import annotations
@@ -14,8 +16,10 @@ from partita.cluster.cluster import Cluster
 from partita.cost.costs import Costs
 from partita.graph.graph import Graph
 from partita.lowering.samples import sizes_of
+from partita.plan.memory import Shard
 from partita.plan.plan import Plan
 from partita.recipes.fastest import ALIKE
+from partita.recipes.reading import choosing_collective
 from partita.searches.candidate import Candidate, plainness, recipe_of
 from partita.searches.exhaustive import exhaustive
 from partita.searches.explaining import bottleneck
@@ -99,6 +103,8 @@ def judged(
     if costs.source != "measured":
         return replace(screened, because=costs.because)
     calls = [candidate.plan.name for candidate in few]
+    whole = [candidate.plan.name for candidate in few if candidate.plan.memory.shard is Shard.NONE]
+    calls += filter(None, map(choosing_collective, whole if costs.wiring.schedules else ()))
     final = exhaustive(costs.graph, costs.cluster, costs, calls=calls, objective=objective, allow=allow, tell=tell)
     fields = {name: getattr(screened, name) for name in ("refused", "space", "fitting", "clocked")}
     return plainest(replace(final, **fields), costs.cluster, objective)

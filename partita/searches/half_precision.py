@@ -16,6 +16,7 @@ from partita.lowering.precision import FORMATS
 from partita.lowering.samples import sizes_of
 from partita.plan.memory import Precision
 from partita.recipes.catalogue import call
+from partita.recipes.reading import with_knob
 from partita.searches.best_first import SMALL
 from partita.searches.search import Search
 from partita.simulator.simulate import step_seconds
@@ -64,4 +65,4 @@ def quicker(graph: Graph, cluster: Cluster) -> tuple[Precision, ...]:
 
 def rounded(name: str, precision: Precision) -> str:
     """A recipe call in another precision."""
-    return name.removesuffix(")") + ("," if "(" in name else "(") + f"precision={precision})"
+    return with_knob(name, f"precision={precision}")

@@ -228,7 +228,7 @@ class Measured:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, sentence: str = "") -> None:
         self.sentence, self.asked = sentence, []
-        monkeypatch.setattr(costing.Costing, "measured", lambda each, plans: self.costs(each, plans))
+        monkeypatch.setattr(costing.Costing, "measured", lambda each, plans, schedules: self.costs(each, plans))
 
     def costs(self, each: costing.Costing, plans: Sequence[pt.Plan]) -> Costs | str:
         insist = each.source == "measured"
@@ -260,7 +260,11 @@ def test_workers_of_a_search_start_once_and_stay_until_it_ends(monkeypatch: pyte
         distorted = ""
 
         def __init__(self, *given: Any, tell: Any) -> None:
-            self.probe = lambda plans: events.append("probe") or priced(graph, cluster, api.batches_of(graph, plans))
+            pass
+
+        def probe(self, plans: Sequence[Plan], schedules: Sequence[str]) -> Costs:
+            events.append("probe")
+            return priced(graph, cluster, api.batches_of(graph, plans))
 
         def __enter__(self) -> None:
             events.append("start")

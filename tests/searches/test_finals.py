@@ -18,7 +18,7 @@ from partita.plan.memory import Memory, Recompute
 from partita.plan.plan import Plan
 from partita.program.timeline import Timeline
 from partita.recipes.catalogue import call
-from partita.recipes.fastest import ALIKE
+from partita.recipes.fastest import ALIKE, candidates
 from partita.searches import best_first, exhaustive
 from partita.searches.auto import auto, shortlist_of
 from partita.searches.candidate import Candidate
@@ -177,6 +177,26 @@ def test_the_grid_is_screened_at_the_speed_that_was_measured(slow: str) -> None:
     assert "ddp" in {c.plan.name for c in found.candidates}
     blind = finalists(screen(None)[0], usual="ddp")
     assert "single" not in {c.plan.name for c in blind}
+
+
+@pytest.mark.parametrize("quickest", ["halving", "backend"])
+def test_all_reduces_go_as_they_were_timed_to_be_quickest(quickest: str) -> None:
+    """Where all-reduces were timed by every algorithm, beside each plan whose recipe lets it stands the same one by the
+    algorithm that was quickest; codecs and divided state are left as they are."""
+    graph, cluster = two_layers(), machines(4, 1e4)
+    sheet = datasheet_costs(graph, cluster, batches(graph))
+    seconds = {name: 0.2 if name == quickest else 0.6 for name in candidates(4)}
+    wiring = replace(sheet.wiring, schedules=tuple((name, ((1, s), (2**30, s))) for name, s in seconds.items()))
+    timed = replace(sheet, source="measured", wiring=wiring, _sums={})
+    calls = ("ddp", "ps_sync", "ddp(codec=q8)", "ddp(shard=optimizer)")
+    screened = exhaustive.exhaustive(graph, cluster, sheet, calls=calls, allow="lossy")
+    order: dict[str, Any] = {"objective": "time", "allow": "lossy", "tell": lambda sentence: None}
+    found = judged(screened, screened.candidates, timed, **order)
+    plans = {c.plan.name: c.plan for c in found.candidates}
+    assert plans.keys() == {*calls, "ddp(collective=auto)"}
+    assert plans["ddp(collective=auto)"].sync[0].wire.collective == quickest
+    plain = judged(screened, screened.candidates, replace(timed, wiring=sheet.wiring), **order)
+    assert {c.plan.name for c in plain.candidates} == {*calls}
 
 
 def test_what_needs_no_other_timings_is_judged_too() -> None:
