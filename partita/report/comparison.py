@@ -25,11 +25,11 @@ T = TypeVar("T")
 class Row:
     """One plan: predicted before it ran, the median of its measured repeats, or the sentence that says why not.
 
-    `seconds_to_target` and `final_loss` are of the repeat in the middle of these, as the spans of `measured` are;
-    `naive` maps the name of a simpler predictor to its step in seconds; `loss` holds (step, seconds, loss) of the first
-    repeat, `losses` of every repeat; `semantics` is the class that `verify` holds the plan to, "" if not known; `over`
-    is the step predicted at other bandwidths of the narrowest link, where these were asked for; `target_loss` is the
-    loss that it was to reach, if any was asked for, which took `steps_to_target`.
+    The spans of `measured` are of the repeat in the middle; `naive` maps the name of a simpler predictor to its step in
+    seconds; `loss` holds (step, seconds, loss) of the first repeat, after which alone the held-out `final_loss` is
+    computed, `losses` of every repeat; `semantics` is the class that `verify` holds the plan to, "" if not known;
+    `over` is the step predicted at other bandwidths of the narrowest link, where these were asked for; `target_loss` is
+    the loss that it was to reach, if any was asked for, which took `steps_to_target` and `seconds_to_target`.
     """
 
     plan: str
@@ -82,7 +82,7 @@ def row_of(text: str, run: Any, target: float | None) -> Row:
     steps, at = (reached(losses, target) if target is not None else None) or (None, None)
     return Row(
         text, run.middle.timeline, measured, run.middle.naive, losses[0], at,
-        _middle([result.final_loss for result in run.results], float), semantics=run.semantics, losses=losses,
+        run.results[0].final_loss, semantics=run.semantics, losses=losses,
         over=run.over, target_loss=target, steps_to_target=steps,
     )  # fmt: skip
 
