@@ -184,7 +184,7 @@ def test_all_reduces_go_as_they_were_timed_to_be_quickest(quickest: str) -> None
     """Where all-reduces were timed by every algorithm, beside each plan whose recipe lets it stands the same one by the
     algorithm that was quickest; codecs and divided state are left as they are."""
     graph, cluster = two_layers(), machines(4, 1e4)
-    sheet = datasheet_costs(graph, cluster, batches(graph))
+    sheet = datasheet_costs(graph, cluster, tuple(batches(graph)))
     seconds = {name: 0.2 if name == quickest else 0.6 for name in candidates(4)}
     wiring = replace(sheet.wiring, schedules=tuple((name, ((1, s), (2**30, s))) for name, s in seconds.items()))
     timed = replace(sheet, source="measured", wiring=wiring, _sums={})
