@@ -25,7 +25,7 @@ from partita.lab.command import run_command
 from partita.lab.rehearsal import Rehearsal
 from partita.probes.schedule_timing import schedule_seconds
 from partita.recipes.fastest import candidates, choice, timed
-from partita.runs.heap import KEPT, keep_freed, set_aside
+from partita.runs.heap import set_aside
 from partita.searches.sweep import crossings
 from partita.transport.processes import Processes
 from partita.units import show_bandwidth
@@ -33,8 +33,6 @@ from partita.wire.algorithms import BACKEND
 
 SIZES = (2**16, 2**18, 2**20, 2**22, 2**24, 2**26)
 TASK = "digits-cnn"  # costs want one; links are alike for all
-HOPELESS = 2.0
-SHORT, ROUNDS = 2**20, 5  # bytes; calls of a turn where it is short
 PAIR = ("halving", "ring")
 Times = dict[str, float]  # seconds of an all-reduce by the schedule's name
 
@@ -42,7 +40,6 @@ Times = dict[str, float]  # seconds of an all-reduce by the schedule's name
 def on_a_device(names: Sequence[str], sizes: Sequence[int], turns: int) -> None:
     """A rank's part; rank 0 prints a line of JSON a size: the median of each schedule's seconds."""
     torch.set_num_threads(1)
-    keep_freed()
     set_aside()
     dist.init_process_group("gloo")
     Processes(dist.get_rank()).join([], 60.0, messages=True)
@@ -58,7 +55,6 @@ def on_a_device(names: Sequence[str], sizes: Sequence[int], turns: int) -> None:
 def measured(cluster: str, names: Sequence[str], sizes: Sequence[int], turns: int) -> dict[int, Times]:
     """Seconds of each size by each schedule, in a lab of the cluster."""
     out, asked = io.BytesIO(), json.dumps([names, sizes, turns])
-    os.environ |= KEPT
     code = run_command(api.cluster_of(cluster), [sys.executable, str(Path(__file__).resolve()), asked], out=out)
     if code:
         raise SystemExit(f"the ranks on {cluster} ended with {code}")

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from math import exp, expm1, isnan, log
+from math import exp, expm1, log
 from statistics import fmean, median
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias
 
 from partita.cluster.cluster import Cluster
 from partita.program.ledger import compared
@@ -18,7 +18,6 @@ from partita.searches.steps_of_plans import reached
 from partita.units import BytesPerSecond, Seconds, show_seconds
 
 Curve: TypeAlias = tuple[tuple[int, Seconds, float], ...]
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -70,9 +69,9 @@ def row_of(text: str, run: Any, target: float | None) -> Row:
     """The row of a plan from what the lab found of it, its `PlanRun`; `target` is the loss that it was to reach."""
     if run.error:
         return Row(text, error=run.error)
-    seconds = sorted(result.timeline.step_seconds for result in run.results)
+    timelines = sorted((result.timeline for result in run.results), key=lambda one: one.step_seconds)
+    middle, seconds = timelines[len(timelines) // 2], [one.step_seconds for one in timelines]
     step, losses = median(seconds), tuple(result.loss for result in run.results)
-    middle = _middle([result.timeline for result in run.results], lambda timeline: timeline.step_seconds)
     measured = replace(
         middle, step_seconds=step, n=len(seconds), low=seconds[0], high=seconds[-1],
         memory=tuple(watch.peak for watch in run.memory),
@@ -85,11 +84,6 @@ def row_of(text: str, run: Any, target: float | None) -> Row:
         run.results[0].final_loss, semantics=run.semantics, losses=losses,
         over=run.over, target_loss=target, steps_to_target=steps,
     )  # fmt: skip
-
-
-def _middle(repeats: Sequence[T], number: Callable[[T], float]) -> T:
-    """Of repeats the one in the middle, those without a number behind the others; as `PlanRun.middle` has it."""
-    return sorted(repeats, key=lambda each: (isnan(number(each)), number(each)))[len(repeats) // 2]
 
 
 def error_of(row: Row) -> float | None:

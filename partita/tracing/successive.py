@@ -146,7 +146,7 @@ def _asked(task: Task, ask: Callable[[Started], T]) -> T | None:
             return _asked_of(task, flat, ask, FakeTensorMode(allow_non_fake_inputs=True))
         except DataDependentOutputException:
             return _asked_of(task, flat, ask, None)
-        except Exception:
+        except Exception:  # whatever a kernel or the model raises on fake tensors; asked again, and raised if it recurs
             with exporting():
                 return _asked_of(task, flat, ask, FakeTensorMode(allow_non_fake_inputs=True))
     return None
