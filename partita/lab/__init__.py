@@ -29,6 +29,7 @@ costs
     replies            what all ranks' replies say together
     link_costs         a Wiring fitted to what messages and collectives took
     link_rows          what ranks timed of these, as rows by size
+    contention         what messages, collectives and computing cost each other
     timed_links        kept for some minutes
     launching          the cost of launching work on accelerators
     slowdowns          how much slower each rank is

@@ -3,14 +3,16 @@ size."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, replace
+from functools import partial
 from statistics import fmean, median
 from typing import Any, Final
 
 from partita.cluster.cluster import Cluster
 from partita.cost.costs import Host
-from partita.cost.wiring import CURVED, Circle, Curve, Measured, Wiring
+from partita.cost.wiring import CURVED, Curve, Measured, Wiring
+from partita.lab.contention import Ranks, ranks_of, swapped
 from partita.lab.link_rows import Hop, Round, crowds_by_peers, each_byte, hops_of, middle_of, quicker, rounds_of
 from partita.lab.worker_group import WorkerGroup
 from partita.probes.crowd_timing import Congested
@@ -44,19 +46,15 @@ def wiring_of(replies: list[dict[str, Any]], cluster: Cluster, hosts: Sequence[H
     computing and a collective, or this alone, takes beyond the seconds of its computing, of its bytes and of its
     core-seconds is latency. Messages' own is without that of the links on their way, which whoever prices them adds.
     """
-    share = 2 * (cluster.size - 1) / cluster.size
+    share, ranks = 2 * (cluster.size - 1) / cluster.size, ranks_of(cluster, hosts)
     curve, scatter, gather = (rounds_of(replies, kind) for kind in CURVED)
     tiny, last = curve[0], curve[-1]
     size, wall, core = last.size, last.wall, last.core
     sent, received = (each_byte(reply["message"]) for reply in replies[:2])
     reduced = max((core - tiny.core) - share * size * (sent + received), 0.0) / (share * size / 2)
-    slowest = min(port.link.bandwidth for climb in cluster.climbs for port in climb)
-    burst = min(port.link.burst for climb in cluster.climbs for port in climb)
-    quota = min(min(d.cores or 1.0, 1.0) for d in cluster.devices)
-    spread = max([1.0, *(len(host.ranks) / host.cores for host in hosts)])
-    way = cluster.way(0, 1)
+    slowest, burst, quota, spread = ranks.slowest, ranks.burst, ranks.quota, ranks.spread
     hops = hops_of(replies, round_way(cluster))
-    efficiency = _efficiency(hops, slowest, burst, (sent + received) / min(quota, 1 / spread))
+    efficiency = _efficiency(hops, slowest, burst, (sent + received) / ranks.rate)
     achieved = max(share * size - burst, 1.0) / max(wall - tiny.wall, 1e-6) / slowest
     part = 1.0 if core / quota > wall / 2 else max(efficiency / max(achieved, 0.5), 1.0)
 
@@ -72,24 +70,14 @@ def wiring_of(replies: list[dict[str, Any]], cluster: Cluster, hosts: Sequence[H
     calls = _starts(replies, (sent + received) / 2)
     called = (replies[0]["value"][1] + replies[1]["value"][1]) / 2
     alone = Wiring(
-        message=max(replies[1]["lone"][0] - way - calls["start"], 1e-6),
+        message=max(replies[1]["lone"][0] - ranks.way - calls["start"], 1e-6),
         curves=Measured(sums, waits(scatter, share / 2), waits(gather, share / 2)),
         sent=sent, received=received, reduced=reduced, efficiency=efficiency,
-        value=max(replies[1]["value"][0] - way - called, 1e-6),
+        value=max(replies[1]["value"][0] - ranks.way - called, 1e-6),
         value_start=median(reply["handed"] for reply in replies if reply["handed"]), row=_behind_others(sums, row),
         rested=median(one.ahead for one in curve), **calls,
     )  # fmt: skip
-    return _crowded(alone, replies, hops, way, slowest * efficiency, quota, spread)
-
-
-def with_disturbance(wiring: Wiring, replies: Sequence[Mapping[str, Any]]) -> Wiring:
-    """The wiring with what messages and computing cost each other, and computing behind a wait, medians over ranks:
-    what each took for a byte in messages of some size, beyond what the wiring has for these themselves."""
-    taken, size = (median(reply[name] for reply in replies) for name in ("taken", "size"))
-    own = (wiring.sent + wiring.received) / 2 + wiring.start / size
-    behind = [reply["cooling"] for reply in replies if reply["cooling"]]
-    cooling = tuple((rows[0][0], median(more for _, more in rows)) for rows in zip(*behind, strict=True))
-    return replace(wiring, disturbance=max(taken - own, 0.0), cooling=cooling) if taken else wiring
+    return _crowded(alone, replies, hops, ranks)
 
 
 def round_way(cluster: Cluster) -> Seconds:
@@ -141,55 +129,18 @@ def _efficiency(hops: Sequence[Hop], slowest: BytesPerSecond, burst: Bytes, each
     return min(max((long - short - saved) / max(later - sooner, 1e-6) / slowest, 0.5), 1.0)
 
 
-def _crowded(
-    alone: Wiring, replies: list[dict[str, Any]], hops: Sequence[Hop], way: Seconds, width: BytesPerSecond,
-    quota: float, spread: float,
-) -> Wiring:  # fmt: skip
-    """The costs of links where messages are not `alone`, but in chains (`hops`), in crowds or beside computing: on
-    ports that let `width` bytes a second of payload through, with a `quota` of a core that `spread` ranks share.
-    Links to a neighbour have a latency of `way`."""
-    circle, share, rate = Circle(len(replies)), 2 * (len(replies) - 1) / len(replies), min(quota, 1 / spread)
+def _crowded(alone: Wiring, replies: list[dict[str, Any]], hops: Sequence[Hop], ranks: Ranks) -> Wiring:
+    """The costs of links where messages are not `alone`, but in chains (`hops`) or in crowds."""
     hop_start = hops[0].core / 2  # who waits for each message wakes up for each
-
-    def summed(size: Bytes, kind: Kind = Kind.ALL_REDUCE, share: float = share) -> Seconds:
-        """What a collective takes by the clock beside computing."""
-        bytes_ = alone.carried(size, circle, kind) * share * size
-        core = alone.reducing(size, circle, kind)
-        return alone.waiting(size, circle, kind) + max(bytes_ / width, core / (rate / 2))
-
-    def gathered(size: Bytes) -> Seconds:
-        """What a gather takes by the clock beside computing."""
-        return summed(size, Kind.ALL_GATHER, share / 2)
-
-    def moved(size: Bytes) -> Seconds:
-        """What a message takes by the clock beside computing."""
-        core = alone.start + max(alone.sent, alone.received) * size
-        return way + alone.message + max(size / width, core / (rate / 2))
-
-    def swapped(size: Bytes, rate: float, start: Seconds = alone.start) -> Seconds:
-        """What a message each way takes by the clock at once, at so many core-seconds a second, beyond latency."""
-        return max(size / width, (2 * start + (alone.sent + alone.received) * size) / rate)
-
-    waits = tuple((hop.size, max(hop.wall - swapped(hop.size, rate, hop_start), 1e-6)) for hop in hops)
-    found, crowds = replace(alone, hops=waits, hop_start=hop_start), crowds_by_peers(replies[-1]["crowds"])
+    waits = tuple((hop.size, max(hop.wall - swapped(alone, ranks, hop.size, hop_start), 1e-6)) for hop in hops)
+    crowds = crowds_by_peers(replies[-1]["crowds"])
+    served = crowds.pop(0, ())
     return replace(
-        found, overlap=_overlap(replies, Kind.ALL_REDUCE, summed), message_overlap=_overlap(replies, "message", moved),
-        gather_overlap=_overlap(replies, Kind.ALL_GATHER, gathered),
-        hop_overlap=_overlap(replies, "message", lambda size: way + found.hop(size) + swapped(size, rate, hop_start)),
-        congestion=_congestion(crowds.pop(0, ()), lambda size: swapped(size, quota)),
-        crowding=tuple((many, _congestion(rows, lambda size: swapped(size, rate))) for many, rows in crowds.items()),
+        alone, hops=waits, hop_start=hop_start,
+        congestion=_congestion(served, lambda size: swapped(alone, ranks, size, rate=ranks.quota)),
+        crowding=tuple((n, _congestion(rows, partial(swapped, alone, ranks))) for n, rows in crowds.items()),
         queue=tuple((size, queue_of(size, ends)) for size, ends in replies[-1].get("queued", ())),
     )  # fmt: skip
-
-
-def _overlap(
-    replies: list[dict[str, Any]], name: str, own: Callable[[Bytes], Seconds]
-) -> tuple[tuple[Bytes, float], ...]:
-    """By size, how many times as long something takes while its ranks compute as in the clock, where it and computing
-    share each processor evenly: `own` seconds."""
-    rows = [dict(reply["overlapped"].get(name, [])) for reply in replies if reply.get("overlapped")]
-    walls = {size: [each[size] for each in rows if size in each] for size in sorted({n for each in rows for n in each})}
-    return tuple((size, max(median(wall) / own(size), 1.0)) for size, wall in walls.items())
 
 
 def _congestion(

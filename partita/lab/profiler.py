@@ -28,10 +28,11 @@ from partita.graph.batch import substitute
 from partita.graph.graph import Graph
 from partita.graph.signature import signature
 from partita.lab.background_load import BEARABLE, HEAVY, BackgroundLoad
+from partita.lab.contention import ranks_of, with_contention
 from partita.lab.costing import precisions_of
 from partita.lab.lab import Lab
 from partita.lab.launching import launches_of, with_launching
-from partita.lab.link_costs import sizes_for, wiring_of, with_disturbance
+from partita.lab.link_costs import sizes_for, wiring_of
 from partita.lab.processor import processor_here
 from partita.lab.replies import calls_of, coding_of, with_coding, workspaces_of
 from partita.lab.slowdowns import as_then, of_all, pooled, steady
@@ -196,9 +197,10 @@ class Profiler:
         if last is not kept:
             write_links(self._kept, last)
         self._links = last
-        if not batch or self.graph.rung == "opaque":
+        if not batch:
             return last.wiring
-        return with_disturbance(last.wiring, self.ask("beside", 120.0, batch=batch, largest=sizes[-1]))
+        replies = self.ask("beside", 300.0, batch=batch, largest=sizes[-1], kinds=sorted(last.kinds))
+        return with_contention(last.wiring, replies, ranks_of(self.lab.cluster, self.lab.hosts))
 
 
 def batches_by_company(graph: Graph, cluster: Cluster, plans: Sequence[Plan]) -> tuple[list[int], list[int]]:

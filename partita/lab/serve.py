@@ -24,7 +24,7 @@ from partita.errors import PartitaError, RunError, reported
 from partita.graph.text import read_graph
 from partita.plan.text import read_plan
 from partita.probes import probe
-from partita.probes.disturbance import rank_disturbance
+from partita.probes.disturbance import UNDISTURBED, rank_disturbance
 from partita.probes.link_timing import rank_wires
 from partita.probes.schedule_timing import schedule_seconds
 from partita.runs.execution import run
@@ -135,9 +135,10 @@ class Service:
         """Micro-benchmarks of operators beside messages; cards do not feel these."""
         assert self.session is not None
         if self.session.device != CPU:
-            return {"size": 1, "taken": 0.0, "cooling": ()}
+            return UNDISTURBED
         open_ways(WAYS_TIMEOUT)
-        return rank_disturbance(self.session.graph, request["batch"], self.rank, self.world, request["largest"])
+        asked = request["batch"], self.rank, self.world, request["largest"], request["kinds"]
+        return rank_disturbance(self.session.graph, *asked)
 
 
 VERBS: Final = ("join", "open", "run", "memory", "operators", "touches", "wires", "schedules", "beside")

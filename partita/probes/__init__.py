@@ -15,5 +15,6 @@ schedule_timing    all-reduces by one schedule after the other
 crowd_timing       messages of a rank with several at once
 extra_lane         the lane in which these are timed
 worker_timing      what the worker itself takes
+overlap_timing     collectives and messages beside a step's operators
 disturbance        what messages and computing cost each other
 """

@@ -15,10 +15,10 @@ Behind a wait, as for messages, operators find less of their own in the caches, 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
 from functools import partial
-from itertools import accumulate, islice
+from itertools import accumulate, cycle, islice, repeat
 from statistics import median
 from typing import Any, Final
 
@@ -32,8 +32,9 @@ from partita.probes.bench import HOST
 from partita.probes.extra_lane import ExtraLane
 from partita.probes.link_timing import round_about
 from partita.probes.operator_timing import without_denormals
+from partita.probes.overlap_timing import overlapped_seconds
 from partita.probes.probe import touched_bytes
-from partita.probes.stretches import acted, make, shared_of, stretches_of
+from partita.probes.stretches import acted, acting, make, shared_of, stretches_of
 from partita.probes.timing import elsewhere, seconds_behind, slowed_by
 from partita.simulator.cooling import fetched
 from partita.transport.processes import Processes
@@ -44,13 +45,21 @@ LEAST: Final = 8  # messages each way
 TAKES: Final = 3
 WAITS: Final[tuple[Seconds, ...]] = (3e-3, 1e-2, 3e-2, 1e-1)
 TURNS: Final = 9
+UNDISTURBED: Final[dict[str, Any]] = {"size": 1, "taken": 0.0, "cooling": (), "overlapped": {}}
+UNKNOWN: Final = 128  # rows and columns of the products that stand for a model which is one operator
 
 
-def rank_disturbance(graph: Graph, batch: int, rank: int, world: int, largest: Bytes) -> dict[str, Any]:
+def rank_disturbance(
+    graph: Graph, batch: int, rank: int, world: int, largest: Bytes, kinds: Collection[str]
+) -> dict[str, Any]:
     """Core-seconds of this process `taken` for each byte that it sends or receives in messages of a `size`, `largest`
     at most, while it computes the step of `batch` samples or some stretches of it; without those of computing alone.
     Messages go round all ranks, from neighbour to neighbour. The median of three takes: one in four is a third off.
-    And core-seconds that computing takes more behind each of some waits (`cooling`)."""
+    Core-seconds that computing takes more behind each of some waits (`cooling`). And what collectives of some `kinds`
+    and messages take meanwhile (`overlapped`), which is all that is known of a model that is one operator."""
+    if graph.rung == "opaque":
+        with ExtraLane() as lane:
+            return {**UNDISTURBED, "overlapped": overlapped_seconds(largest, kinds, products(), lane)}
     size = min(largest, LARGEST)
     many = max(4 * largest // size, LEAST)
     held = [made for one in shared_of(stretches_of([substitute(graph, batch)], HOST.stretch)) for made in make(one)]
@@ -64,7 +73,14 @@ def rank_disturbance(graph: Graph, batch: int, rank: int, world: int, largest: B
         compute()
         takes = [slowed_by(begin, compute, dist.barrier, clock=time.process_time) for _ in range(TAKES)]
         cooling = cooling_of(compute, partial(elsewhere, replace(HOST, between=touched_bytes(HOST, graph))))
-    return {"size": size, "taken": median(takes) / (2 * many * size), "cooling": cooling}
+        overlapped = overlapped_seconds(largest, kinds, acting(cycle(held)), lane)
+    return {"size": size, "taken": median(takes) / (2 * many * size), "cooling": cooling, "overlapped": overlapped}
+
+
+def products() -> Iterator[torch.Tensor]:
+    """One product of small matrices after the other."""
+    factor = torch.randn(UNKNOWN, UNKNOWN)
+    return (torch.mm(one, one) for one in repeat(factor))
 
 
 def cooling_of(compute: Callable[[], Any], other: Callable[[], Any]) -> list[tuple[Seconds, Seconds]]:

@@ -1,8 +1,8 @@
 """Micro-benchmarks of messages and collectives on one rank, while all ranks take part.
 
-In a step ranks come to a collective from computing, or compute beside it; neither is like a collective among ranks that
-rest. gloo's thread spins while a peer's message waits for a receive that is not posted yet, which takes twice the
-core-seconds where ranks have rested; and a message beside computing waits for a time slice.
+In a step ranks come to a collective from computing, which is not like a collective among ranks that rest: gloo's thread
+spins while a peer's message waits for a receive that is not posted yet, which takes twice the core-seconds where ranks
+have rested. What goes on beside computing is `overlap_timing`.
 """
 
 from __future__ import annotations
@@ -30,10 +30,8 @@ from partita.transport.transport import Pending, Steps
 from partita.units import Bytes, Seconds
 from partita.wire.schedule import even_edges
 
-OVERLAPPED: Final[tuple[Bytes, ...]] = (2**16, 2**18, 2**20)  # beside computing
-CHAINED: Final[tuple[Bytes, ...]] = (*OVERLAPPED, 2**22)
+CHAINED: Final[tuple[Bytes, ...]] = (2**16, 2**18, 2**20, 2**22)
 FEWEST, MOST = 5, 20  # rounds of a collective: of the largest size, and of small ones
-OVERLAPPED_ROUNDS: Final = 12  # of a collective beside computing, half as many of the largest size
 MESSAGE_ROUNDS, CHAIN_ROUNDS, LONE_ROUNDS = 12, 8, 40
 CHAIN: Final = 8  # all-reduces right behind one another
 CHAINED_SUMS: Final[Bytes] = 2**18  # larger ones cost the same in a row
@@ -75,28 +73,6 @@ def _in_a_row(lane: ExtraLane, calls: Sequence[Call], repeats: int) -> tuple[Sec
     return wall, core, ahead
 
 
-def overlapped_seconds(largest: Bytes, kinds: Collection[str]) -> dict[str, list[tuple[Bytes, Seconds]]]:
-    """(bytes, wall seconds) up to the `largest` size of an all-reduce among all ranks, of a gather if that is among the
-    `kinds`, and of a message between two neighbours, means, while each rank multiplies matrices until its own is done.
-    """
-    rank, group = dist.get_rank(), tuple(range(dist.get_world_size()))
-    transport, mate = summing(), rank ^ 1
-    with ExtraLane() as lane:
-        asked = [kind for kind in (Kind.ALL_REDUCE, Kind.ALL_GATHER) if kind in kinds]
-        found: dict[str, list[tuple[Bytes, Seconds]]] = {name: [] for name in (*asked, "message")}
-        for size in (*(size for size in OVERLAPPED if size < largest), largest):
-            tensor = torch.zeros(max(size // 4, 1))
-            edges = even_edges(len(tensor), len(group))
-            turns = OVERLAPPED_ROUNDS if size < largest else OVERLAPPED_ROUNDS // 2
-            for kind in asked:
-                call = partial(started, transport, kind, tensor, group, edges)
-                found[kind].append((size, beside_computing(lane, call, turns)))
-            if mate < len(group):
-                there_and_back = partial(exchanged, transport, tensor, mate, rank < mate)
-                found["message"].append((size, beside_computing(lane, there_and_back, turns) / 2))
-        return found
-
-
 def round_about(transport: Processes, many: int, source: int, target: int, size: Bytes) -> Steps:
     """Messages from one rank and to another, at once."""
     taken, given = torch.zeros(size // 4), torch.zeros(size // 4)
@@ -104,23 +80,6 @@ def round_about(transport: Processes, many: int, source: int, target: int, size:
         coming = transport.receive(taken, source, "probe", 0)
         yield transport.send(given, target, "probe", 0)
         yield coming
-
-
-def beside_computing(lane: ExtraLane, call: Call, turns: int) -> Seconds:
-    """Seconds of `call`, a mean, in a lane while this thread multiplies matrices."""
-    factor, ends = torch.randn(128, 128), []
-    for _ in range(turns + 2):
-        lane.begin(call)
-        while lane.busy:
-            torch.mm(factor, factor)
-        ends.append(time.perf_counter())
-    return (ends[-1] - ends[1]) / turns
-
-
-def exchanged(transport: Processes, tensor: torch.Tensor, mate: int, first: bool) -> Steps:
-    """A message to another rank and one back, or, not `first`, the other way round."""
-    for sends in (first, not first):
-        yield transport.send(tensor, mate, "probe", 0) if sends else transport.receive(tensor, mate, "probe", 0)
 
 
 def started(
@@ -206,7 +165,6 @@ def rank_wires(
     found: dict[str, Any] = {kind: wire_seconds(Kind(kind), sizes, device=device) for kind in kinds}
     found["row"] = chained(short, device=device, many=CHAIN)
     posted, crowded = posted_seconds(rank, world, sizes[-1]), _crowds(rank, world, sizes[-1], device)
-    found["overlapped"] = overlapped_seconds(sizes[-1], kinds) if device == CPU else {}
     found["queued"] = queued_seconds(sizes[-1]) if device == CPU else []
     found |= {
         "message": message_seconds(rank, sizes),

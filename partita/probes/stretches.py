@@ -135,12 +135,18 @@ def ending(graph: Graph, least: Bytes) -> Stretch:
     return Stretch(graph, at, len(graph.operators))
 
 
-def acted(held: Sequence[Made]) -> None:
-    """Carry out all operators of some stretches."""
+def acting(held: Iterable[Made]) -> Iterator[None]:
+    """Carry out the operators of some stretches, one for each that is asked for."""
     for one in held:
         environment = dict(one.sets[0])
         for code in one.codes:
-            code(environment, one.leaves)
+            yield code(environment, one.leaves)
+
+
+def acted(held: Sequence[Made]) -> None:
+    """Carry out all operators of some stretches."""
+    for _ in acting(held):
+        pass
 
 
 def make(stretch: Stretch, bench: Bench = HOST) -> list[Made]:

@@ -12,8 +12,10 @@ from hypothesis import strategies as st
 from partita.cluster.cluster import Cluster, Device, Group, Link
 from partita.cost.costs import Host
 from partita.cost.wiring import ALONE, CURVED, Circle, Post, Wiring
-from partita.lab.link_costs import RARE, kinds_of, queue_of, wiring_of, with_disturbance
+from partita.lab.contention import Ranks, ranks_of, with_contention
+from partita.lab.link_costs import RARE, kinds_of, queue_of, wiring_of
 from partita.probes.crowd_timing import crowds_of
+from partita.probes.disturbance import UNDISTURBED
 from partita.probes.link_timing import CHAIN
 from partita.program.space import Kind
 from partita.simulator.activities import resources_of
@@ -28,6 +30,7 @@ BUSY = [(1, 4, 2 * START), (8, 4, START), (24, 4, START / 2), (1, 2**18, 5 * STA
 QUICK = {"busy": BUSY, "serving": [(APART, 4, START / 4)]}
 POSTED = [{kind: [(n, size, 2 * seconds) for n, size, seconds in rows] for kind, rows in QUICK.items()}, QUICK]
 SIZES = (4, 2**16, 2**20, 2**22)
+RANKS = Ranks(size=4, slowest=RATE, burst=0, quota=1.0, spread=1.0, way=0.0)
 
 
 def made_up(congestion: float, ranks: int = 4) -> list[dict[str, Any]]:
@@ -42,7 +45,6 @@ def made_up(congestion: float, ranks: int = 4) -> list[dict[str, Any]]:
     hops = [(n, 2e-4 + max(n / RATE, 2 * START + 2 * EACH * n)) for n in SIZES]
     reply["posted"], reply["hops"] = POSTED, [(n, wall, wall, 2 * START) for n, wall in hops]
     reply["value"], reply["lone"], reply["handed"] = (5 * START, 2 * START), (START + 7e-4, 3 * START), 4 * START
-    reply["overlapped"] = {}
     alone = [(n, 8, 8 * n * (congestion if n == SIZES[-1] else 0.98) / RATE) for n in SIZES[1:]]
     crowds = [(many, [(n, 8, 8 * n * congestion**many / RATE) for n in SIZES[1:]]) for many in (2, 3)]
     slowed = [(many, [(n, 8, 2 * seconds) for n, _, seconds in rows]) for many, rows in ((0, alone), *crowds)]
@@ -59,14 +61,15 @@ def test_what_messages_and_computing_cost_each_other_is_without_what_messages_ta
     own, cold = 2 * EACH + START / size, [(1e-2, 0.0), (1e-1, 1e-3)]
     behind = [[(wait, part * more) for wait, more in cold] for part in (0.5, 1.0, 7.0)]
     replies = [
-        {"size": size, "taken": own + part * beyond, "cooling": rows}
+        {"size": size, "taken": own + part * beyond, "cooling": rows, "overlapped": {}}
         for part, rows in zip((0.5, 1.0, 7.0), behind, strict=True)
     ]
-    found = with_disturbance(wiring, replies)
+    found = with_contention(wiring, replies, RANKS)
     assert found.disturbance == pytest.approx(max(beyond, 0.0))
     assert found.cooling == tuple(cold)
-    assert with_disturbance(wiring, [*replies, {"size": size, "taken": own, "cooling": ()}]).cooling == tuple(cold)
-    assert with_disturbance(wiring, [{"size": 1, "taken": 0.0, "cooling": ()}] * 3) is wiring
+    more = [*replies, UNDISTURBED | {"size": size, "taken": own}]
+    assert with_contention(wiring, more, RANKS).cooling == tuple(cold)
+    assert with_contention(wiring, [UNDISTURBED] * 3, RANKS) == wiring
 
 
 @pytest.mark.parametrize("congestion", [1.0, 1.2])
@@ -129,6 +132,7 @@ def by_laws(spread: float, ranks: int = 4) -> list[dict[str, Any]]:
     beside = [(n, 7e-4 + max(n / WIDTH, (START + EACH * n) / half)) for n in SIZES[1:]]
     cores = [(n, row(Kind.ALL_REDUCE, n, 1)[2] - AHEAD) for n in SIZES[1:]]
     sums = [(n, LATENCY + max(1.5 * n / WIDTH, core / half)) for n, core in cores]
+    reply |= UNDISTURBED
     reply["overlapped"] = {
         "message": [(n, 1.5 * wall) for n, wall in beside], Kind.ALL_REDUCE: [(n, 1.7 * wall) for n, wall in sums]
     }  # fmt: skip
@@ -138,7 +142,8 @@ def by_laws(spread: float, ranks: int = 4) -> list[dict[str, Any]]:
 @pytest.mark.parametrize("spread", [1.5, 3.0])
 def test_the_laws_are_found_again_where_quotas_and_shared_cores_hold_ranks_up(spread: float) -> None:
     machines = Cluster("four", Group("root", (Device(cores=QUOTA),) * 4, (Link(FAST, 0.0, BURST),) * 4))
-    found = wiring_of(by_laws(spread), machines, [Host((0, 1, 2, 3), 4 / spread)])
+    hosts, replies = [Host((0, 1, 2, 3), 4 / spread)], by_laws(spread)
+    found = with_contention(wiring_of(replies, machines, hosts), replies, ranks_of(machines, hosts))
     assert found.efficiency == pytest.approx(WIDTH / FAST, abs=1e-3)
     assert found.reduced == pytest.approx(ADDED, rel=0.01)
     for kind in CURVED:
@@ -164,8 +169,8 @@ def test_the_latency_of_links_counts_once(way: float) -> None:
     later = dict(reply, hops=[(n, wall + way, quick + way, core) for n, wall, quick, core in reply["hops"]])
     later |= {name: (reply[name][0] + way, reply[name][1]) for name in ("lone", "value")}
     beside = [(n, 1.5 * (7e-4 + n / RATE) + way) for n in SIZES[1:]]
-    later["overlapped"] = {"message": beside}
-    found = wiring_of([later] * 4, machines)
+    later |= UNDISTURBED | {"overlapped": {"message": beside}}
+    found = with_contention(wiring_of([later] * 4, machines), [later] * 4, ranks_of(machines, ()))
     assert (found.message, found.value) == pytest.approx((7e-4, 3 * START), rel=0.01)
     assert found.hops == tuple((n, pytest.approx(2e-4, rel=0.01)) for n in SIZES)
     factors = [factor for _, factor in found.message_overlap]

@@ -1,0 +1,69 @@
+"""Micro-benchmarks of collectives and messages on one rank, while its computing thread carries out a step's operators.
+
+The lane goes through the turns by itself, so that no rank begins a turn as late as its operator ends:
+
+    this thread   aaaaaaabbbbbbcaaaaaaabbbbbbcaaaaaaabb   operators, from the first one again, until the lane is through
+    the lane      |--call--|--call--|--call--|--call--|
+                                    |-- these count --|
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from functools import partial
+from typing import Any, Final
+
+import torch
+import torch.distributed as dist
+
+from partita.probes.extra_lane import Call, ExtraLane
+from partita.probes.link_timing import CHAINED, started
+from partita.probes.sums import summing
+from partita.program.space import Kind
+from partita.transport.processes import Processes
+from partita.transport.transport import Steps
+from partita.units import Bytes, Seconds
+from partita.wire.schedule import even_edges
+
+TURNS: Final = 12  # of a size, half as many of the largest
+AHEAD: Final = 2  # turns that do not count
+
+
+def overlapped_seconds(
+    largest: Bytes, kinds: Collection[str], computing: Iterator[Any], lane: ExtraLane
+) -> dict[str, list[tuple[Bytes, Seconds]]]:
+    """(bytes, wall seconds) up to the `largest` size of an all-reduce among all ranks, of a gather if that is among the
+    `kinds`, and of a message between two neighbours, means, while each rank goes on `computing`."""
+    rank, group = dist.get_rank(), tuple(range(dist.get_world_size()))
+    transport, mate = summing(), rank ^ 1
+    asked = [kind for kind in (Kind.ALL_REDUCE, Kind.ALL_GATHER) if kind in kinds]
+    found: dict[str, list[tuple[Bytes, Seconds]]] = {name: [] for name in (*asked, "message")}
+    sizes = [size for size in CHAINED if size <= largest] or [largest]
+    for size in sizes:
+        tensor = torch.zeros(max(size // 4, 1))
+        edges = even_edges(len(tensor), len(group))
+        turns = TURNS if size < sizes[-1] else TURNS // 2
+        for kind in asked:
+            call = partial(started, transport, kind, tensor, group, edges)
+            found[kind].append((size, beside(lane, call, turns, computing)))
+        if mate < len(group):
+            there_and_back = partial(exchanged, transport, tensor, mate, rank < mate)
+            found["message"].append((size, beside(lane, there_and_back, turns, computing) / 2))
+    return found
+
+
+def beside(lane: ExtraLane, call: Call, turns: int, computing: Iterator[Any]) -> Seconds:
+    """Seconds of `call`, a mean of so many turns, in a lane while this thread goes on `computing`."""
+    dist.barrier()
+    for _ in range(AHEAD + turns):
+        lane.begin(call)
+    while lane.busy:
+        next(computing)
+    ends = [span.end for span in lane.rank.spans[-turns - 1 :]]
+    return (ends[-1] - ends[0]) / turns
+
+
+def exchanged(transport: Processes, tensor: torch.Tensor, mate: int, first: bool) -> Steps:
+    """A message to another rank and one back, or, not `first`, the other way round."""
+    for sends in (first, not first):
+        yield transport.send(tensor, mate, "probe", 0) if sends else transport.receive(tensor, mate, "probe", 0)

@@ -1,0 +1,57 @@
+"""What goes on beside computing is timed where it ends, and not where the operator does that is being computed then."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+
+import pytest
+
+from partita.graph.batch import substitute
+from partita.probes import overlap_timing
+from partita.probes.extra_lane import ExtraLane
+from partita.probes.overlap_timing import AHEAD, beside
+from partita.probes.stretches import acting, make, stretches_of
+from tests.small import two_layers
+
+
+def test_an_operator_that_outlasts_the_turns_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each call takes 5 by a clock that the operator, which ends when all turns are over, moves by 1,000; the first
+    turns, which take more, do not count."""
+    monkeypatch.setattr(overlap_timing.dist, "barrier", lambda: None)
+    now, calls = [0.0], list[float]()
+
+    def call() -> None:
+        calls.append(5.0 if len(calls) >= AHEAD else 50.0)
+        now[0] += calls[-1]
+
+    with ExtraLane() as lane:
+
+        def computing() -> Iterator[None]:
+            while lane.busy:
+                time.sleep(1e-3)
+            now[0] += 1000.0
+            yield
+
+        lane.rank.clock = lambda *_: now[0]
+        assert beside(lane, call, 4, computing()) == 5.0
+    assert len(calls) == AHEAD + 4
+
+
+def test_operators_are_carried_out_one_by_one() -> None:
+    """As many as are asked for, in the order of the step."""
+    (held,) = make(stretches_of([substitute(two_layers(), 4)], 128)[0])
+    done = list[int]()
+
+    def code(number: int, environment: object, leaves: object) -> None:
+        done.append(number)
+
+    few = replace(held, codes=tuple(partial(code, number) for number in range(5)))
+    going = acting([few, few])
+    for _ in range(3):
+        next(going)
+    assert done == [0, 1, 2]
+    assert len(list(going)) == 7
+    assert done == [*range(5), *range(5)]
