@@ -16,7 +16,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
@@ -87,6 +87,11 @@ def evened(ratios: Sequence[tuple[float, float]], near: float) -> float:
     return min(found, key=lambda rate: abs(math.log(rate / (near or rate))), default=0.0)
 
 
+def shown(even: float, ratios: Iterable[float]) -> str:
+    """The rate up to which a codec pays; where its step crosses the other one nowhere, on which side of it it lies."""
+    return show_bandwidth(even) if even else "everywhere" if max(ratios) < 1 else "nowhere"
+
+
 def codecs(rehearsal: Rehearsal, timings: Timings, rates: Rates, names: Sequence[str], steps: int, repeat: int) -> None:
     graph, cluster = rehearsal.graph, rehearsal.cluster
     costs = rehearsal.probe([api.plan_of(plan, graph, cluster) for plan in (PLAIN, *map(coded, names))])
@@ -111,7 +116,7 @@ def codecs(rehearsal: Rehearsal, timings: Timings, rates: Rates, names: Sequence
         was = [(rate, timings.ratio(rehearsal.task, rate, coded(name), PLAIN)) for rate in rates]
         points = [(rate, ratio) for rate, ratio in was if ratio is not None]
         even, ratios = evened(points, evens[name]), {p.bandwidth: p.seconds / p.plain for p in said[name].points}
-        cells = [show_bandwidth(one) if one else "none" for one in (evens[name], even)]
+        cells = [shown(evens[name], ratios.values()), shown(even, (ratio for _, ratio in points))]
         miss = f"{math.log(evens[name] / even):+.2f}" if evens[name] and even else ""
         each = "; ".join(f"{show_bandwidth(rate)} {ratios[rate]:.2f} {ratio:.2f}" for rate, ratio in points)
         print(f"| {name} | {' | '.join(cells)} | {miss} | {each} |", flush=True)

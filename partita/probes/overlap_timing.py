@@ -25,6 +25,7 @@ from partita.transport.transport import Steps
 from partita.units import Bytes, Seconds
 from partita.wire.schedule import even_edges
 
+SMALLEST: Final[Bytes] = 4  # waits as long as a larger one, which is many times as long as it takes
 TURNS: Final = 12  # of a size, half as many of the largest
 AHEAD: Final = 2  # turns that do not count
 
@@ -38,7 +39,7 @@ def overlapped_seconds(
     transport, mate = summing(), rank ^ 1
     asked = [kind for kind in (Kind.ALL_REDUCE, Kind.ALL_GATHER) if kind in kinds]
     found: dict[str, list[tuple[Bytes, Seconds]]] = {name: [] for name in (*asked, "message")}
-    sizes = [size for size in CHAINED if size <= largest] or [largest]
+    sizes = (SMALLEST, *(size for size in CHAINED if size <= largest))
     for size in sizes:
         tensor = torch.zeros(max(size // 4, 1))
         edges = even_edges(len(tensor), len(group))
