@@ -71,7 +71,8 @@ def test_it_may_stand_among_others() -> None:
 
 @pytest.mark.parametrize("most", [10.0, 1e9])
 def test_what_clamps_it_far_away_stays(most: float) -> None:
-    kinds = kinds_of(lambda x: KNOWN["sigmoid"][1](x).clamp(max=most))
+    """Of the numbers that are looked at some are larger; a bound alone would be no pointwise call of numbers."""
+    kinds = kinds_of(lambda x: KNOWN["sigmoid"][1](x).clamp(-1.0, most))
     assert {"silu", "clamp", "silu_backward"} <= {*kinds}
 
 
@@ -82,6 +83,18 @@ OTHERS: dict[str, Formula] = {
     "of two values": lambda x: x[:, :4].repeat(1, 2) * torch.sigmoid(x),
     "looked into": lambda x: x * (s := torch.sigmoid(x)) + s.exp(),
 }
+
+
+def test_what_is_looked_into_is_not_computed_twice() -> None:
+    """Where there is no backward that would tell."""
+    assert kinds_of(OTHERS["looked into"], trained=False) == ["sigmoid", "mul", "exp", "add"]
+
+
+def test_its_backward_is_that_of_its_forward() -> None:
+    """By which stages are cut: none of the operators that it stands for is left to say so."""
+    given = task("composed", lambda: Composed(KNOWN["erf"][1]), loss, rows())
+    forward, backward = (o for o in capture(given).operators if o.target.startswith(("aten.gelu.", "aten.gelu_")))
+    assert backward.twin == forward.name
 
 
 @pytest.mark.parametrize("name", OTHERS)
