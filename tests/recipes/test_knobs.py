@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import fields, is_dataclass
+from dataclasses import fields, is_dataclass, replace
 from enum import StrEnum
 from typing import Any
 
 import pytest
 
+from partita.errors import PlanError
 from partita.plan.plan import Plan
+from partita.plan.sync import Payload, Servers
 from partita.recipes.catalogue import OURS, call
-from tests.small import cluster_of, layers
+from tests.small import cluster_of, layers, two_layers
 
 GRAPH, MACHINES = layers(16), cluster_of(16)
 FIELDS = {"servers": "count", "neighbours": "graph", "push": "period", "switch": "steps", "warmup": "steps",
@@ -86,3 +88,20 @@ def test_how_many_are_waited_for_is_counted_in_workers(text: str, need: int) -> 
 )  # fmt: skip
 def test_servers_on_devices_of_their_own_leave_fewer_workers(text: str, workers: int) -> None:
     assert call(text, GRAPH, MACHINES).mesh.axes == (("data", workers),)
+
+
+@pytest.mark.parametrize("name", [name for name, recipe in OURS.items() if "balance" in recipe.own])
+def test_a_balance_is_heeded(name: str) -> None:
+    with pytest.raises(PlanError, match=f"{name}: balance='luck'; allowed are time, memory, blocks, replicas"):
+        call(f"{name}(balance=luck)", GRAPH, MACHINES)
+
+
+def test_factors_go_the_way_that_knobs_say() -> None:
+    """Of two samples and wide layers factors take fewer bytes than weights."""
+    graph = replace(two_layers(64), global_batch=2)
+    hybrid = call("poseidon(slice_bytes=48)", graph, cluster_of(2))
+    served = call("adam(servers=2,bucket_bytes=48)", graph, cluster_of(4))
+    for plan in (hybrid, served):
+        assert {sync.payload for sync in plan.sync} == {Payload.FACTOR, Payload.GRADIENT}
+        assert set(of(plan, "slice_bytes")) == {48}
+    assert {sync.through for sync in served.sync} == {Servers(2, own=True)}
