@@ -142,4 +142,7 @@ class Boxes:
         known = [each for each in given if each]
         if not known or len(known) != len(given):
             return unknown(value)
-        return hull(known, len(box)) if found and found.moves else elementwise(value, known)
+        if not found or not found.moves:
+            return elementwise(value, known)
+        ends = hull(known, len(box))  # of what is joined a part may be of another dtype
+        return ends and (ends[0].to(value.dtype), ends[1].to(value.dtype))

@@ -83,6 +83,27 @@ def test_other_masks_stay(mask: MaskOf) -> None:
         assert "attn_mask" in dict(operator.keywords)
 
 
+def test_a_mask_that_is_drawn_stays() -> None:
+    drawn = lambda query, key: (key <= query) | (torch.rand(LENGTH, LENGTH) > 2)  # noqa: E731
+    graph = capture(task("drawn", lambda: Attentive(drawn), predict, texts()))
+    assert graph.rung == "dispatch"
+    assert "attn_mask" in dict(attention_of(graph)[0].keywords)
+
+
+def test_attention_that_drops_weights_is_causal_with_its_probability() -> None:
+    class Dropping(Attentive):
+        def forward(self, x: torch.Tensor) -> Any:
+            query, key, value = self.words(x)[:, None].chunk(3, -1)
+            places = torch.arange(x.shape[1])
+            mask = places[None, :] <= places[:, None]
+            return self.last(F.scaled_dot_product_attention(query, key, value, mask, dropout_p=0.25)[:, 0])
+
+    graph = capture(task("dropping", lambda: Dropping(lambda query, key: key <= query), predict, texts()))
+    forward, backward = (o for o in graph.operators if "dropout_attention" in o.target)
+    assert forward.arguments[3:6] == (None, 0.25, True)
+    assert (backward.arguments[4], *backward.arguments[8:10]) == (None, 0.25, True)
+
+
 def test_a_mask_of_samples_stays() -> None:
     class Padded(Attentive):
         def forward(self, x: torch.Tensor) -> Any:
@@ -107,6 +128,20 @@ def test_a_mask_that_looks_up_positions_by_sample_is_known() -> None:
 
     given = task("packed", lambda: Packed(lambda query, key: key <= query), predict, texts())
     assert attention_of(capture(given))[0].arguments[4] is True
+
+
+def test_masks_that_differ_in_a_keyword_are_told_apart() -> None:
+    class Twice(Attentive):
+        def forward(self, x: torch.Tensor) -> Any:
+            self.mask = lambda query, key: key <= torch.add(query, 1, alpha=0)
+            first = super().forward(x)
+            self.mask = lambda query, key: key <= torch.add(query, 1, alpha=1)
+            return first + super().forward(x)
+
+    given = task("twice", lambda: Twice(lambda query, key: key <= query), predict, texts())
+    causal, ahead = attention_of(capture(given))[:2]
+    assert causal.arguments[4] is True
+    assert "attn_mask" in dict(ahead.keywords)
 
 
 @pytest.mark.parametrize("own", [False, True])

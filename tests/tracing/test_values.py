@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
+from itertools import product
 from typing import Any
 
 import pytest
@@ -14,7 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
 
 from partita.tracing import values
-from partita.tracing.boxes import all_of, sizes_of, within
+from partita.tracing.boxes import Box, all_of, sizes_of, within
 from partita.tracing.causal import hidden
 from partita.tracing.large import Large
 from partita.tracing.values import Boxes, TooLarge, made, whole
@@ -130,13 +132,78 @@ def within_bounds(value: Any, tensor: Tensor, data: st.DataObject) -> None:
     if not isinstance(value, Large):
         return
     ends = [sorted(data.draw(st.lists(st.integers(0, n), min_size=2, max_size=2, unique=True))) for n in value.shape]
-    box = tuple((first, last) for first, last in ends)
+    agrees(value, tensor, tuple((first, last) for first, last in ends))
+
+
+def agrees(value: Large, tensor: Tensor, box: Box) -> None:
     piece = within(tensor, box)
+    assert Boxes(value).part(value, box).dtype == tensor.dtype
     assert torch.equal(Boxes(value).part(value, box).nan_to_num(7), piece.nan_to_num(7))
     if found := Boxes(value).bound(value, box):
         assert found[0].dtype == tensor.dtype
         assert [each.numel() for each in found] == [1, 1]
         assert bool(((found[0] <= piece) & (piece <= found[1])).all())
+
+
+short = partial(torch.arange, dtype=torch.int32)
+TAKEN: dict[str, Callable[[Tensor], Tensor]] = {
+    "from behind": lambda x: x[-3:, -5:-1], "every other": lambda x: x[1:, ::2], "every third": lambda x: x[:, 2::3],
+    "a row": lambda x: x.select(-2, -1), "a column": lambda x: x.select(-1, -3), "turned": lambda x: x.transpose(-1, 0),
+    "a cycle": lambda x: x[..., None].expand(5, 7, 3).permute(1, 2, 0), "shape": lambda x: x.view(7, 5),
+    "from behind a cycle": lambda x: x[..., None].expand(5, 7, 3).permute(-1, 0, -2),
+    "bits": lambda x: x.view(torch.double),
+    "flat": lambda x: x.flatten(), "joined": lambda x: x.view(5, 7, 1).expand(5, 7, 2).reshape(5, 14),
+    "one more": lambda x: x.unsqueeze(1).squeeze(1), "below": lambda x: x.tril(-2), "above": lambda x: x.triu(2),
+    "all below": lambda x: x.tril(6), "all above": lambda x: x.triu(-4), "diagonal": lambda x: x.tril() + x.triu(),
+    "beside": lambda x: torch.cat([x, x.double(), x], -1), "under": lambda x: torch.cat([x[:2], x]),
+    "looked up": lambda x: x[torch.arange(5)[:, None], torch.arange(7)[None] % 3],
+    "by a mask": lambda x: x[(torch.arange(5) != 2)[:, None].expand(5, 7)],
+    "like it": lambda x: torch.full_like(x, 3, memory_format=torch.contiguous_format),
+    "new": lambda x: x.new_full((5, 7), 2),
+    "to bool": lambda x: (x - 17).bool(), "to bytes": lambda x: (x * 50).to(torch.int8), "to float": lambda x: x.half(),
+    "short": lambda _: (short(5)[:, None] + 2**13 - 2) * (short(7) + 2**18),
+    "far apart": lambda x: x.add(x, alpha=2**60),
+    "no number": lambda x: (y := x.double().masked_fill(x > 20, -torch.inf)) - y.flip(0),
+    "mirrored": lambda x: x.flip(1),
+}  # fmt: skip
+
+
+@pytest.mark.usefixtures("tiny")
+@pytest.mark.parametrize("name", TAKEN)
+def test_every_box_of_it_holds_what_it_would_if_it_were_made(name: str) -> None:
+    with Mirror() as mirror:
+        mirror.kept.append(TAKEN[name](torch.arange(5)[:, None] * 7 + torch.arange(7)))
+    for tensor in mirror.kept:
+        value = mirror.values[id(tensor)]
+        assert torch.equal(whole(value).nan_to_num(7), tensor.nan_to_num(7))
+        if isinstance(value, Large):
+            for box in product(*({(0, n), (0, 1), (n - 1, n), (n // 3, n // 2 + 1)} for n in value.shape)):
+                agrees(value, tensor, box)
+
+
+@pytest.mark.usefixtures("tiny")
+def test_a_mask_of_numbers_with_a_part_of_truths_is_one_of_numbers() -> None:
+    """True adds one to a score."""
+    with Mirror() as mirror:
+        places = torch.arange(6)[:, None] + torch.arange(4)
+        mask = torch.cat([places >= 0, places.float() * 0.0], -1)
+    assert hidden(mirror.values[id(mask)]) == plainly_hidden(mask) == ""
+
+
+BIASES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "large": lambda q, k: torch.where(k <= q, 0.0, -1e4),
+    "of distance": lambda q, k: torch.minimum(k - q, k - k).float(),
+    "ahead": lambda q, k: torch.maximum(k - q, k - k).float(), "of fewer keys": lambda q, k: (k <= q)[:, :7],
+    "of more keys": lambda q, k: (k <= q)[:7],
+}  # fmt: skip
+
+
+@pytest.mark.usefixtures("tiny")
+@pytest.mark.parametrize("name", BIASES)
+def test_what_is_nearly_causal_is_not(name: str) -> None:
+    with Mirror() as mirror:
+        mask = BIASES[name](torch.arange(9)[:, None], torch.arange(9)[None])
+    assert hidden(mirror.values[id(mask)]) == plainly_hidden(mask) == ""
 
 
 class Largest(TorchDispatchMode):  # type: ignore[no-untyped-call]
