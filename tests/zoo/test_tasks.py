@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from torch.utils.data import default_collate
+from torch.utils.flop_counter import FlopCounterMode
 
 from partita.errors import TaskError
 from partita.task import Task
@@ -18,7 +19,7 @@ from partita.tracing.prepare import read_batch
 from partita.zoo.configs import CONFIGS
 from partita.zoo.convolutional import convnet_8m, digits_cnn
 from partita.zoo.data import digits, library_text
-from partita.zoo.hugging_face import family_of, hugging_face
+from partita.zoo.hugging_face import Labelled, Masked, Pairs, family_of, hugging_face
 from partita.zoo.names import NAMES
 from partita.zoo.tasks import TASKS, built_in, from_config
 
@@ -28,6 +29,17 @@ MILLIONS = {
     "llama-5m": 4.85, "llama3-8b": 8030.3, "llama3-70b": 70553.7, "bert-large": 335.2,
 }  # fmt: skip
 GIANTS = ("gpt3-175b",)
+# Parameters and multiplications (in billions, of one sample) as torchvision's pages have them.
+PUBLISHED = {
+    "alexnet": (61_100_840, 0.71), "vgg16": (138_357_544, 15.47), "resnet50": (25_557_032, 4.09),
+    "inception3": (23_834_568, 5.71),
+}  # fmt: skip
+# As transformers counts them, weights that are tied once: width, layers, words, places.
+GPTS = {
+    "gpt2-small": (768, 12, 50257, 1024), "gpt2-medium": (1024, 24, 50257, 1024), "gpt2-xl": (1600, 48, 50257, 1024),
+    "gpt3-175b": (12288, 96, 50257, 2048),
+}  # fmt: skip
+EXACT = {"llama3-8b": 8_030_261_248, "llama3-70b": 70_553_706_496}  # Meta's cards round these to 8.03 and 70.6 billion
 
 
 def made(name: str) -> Task:
@@ -49,6 +61,81 @@ def test_sizes_and_samples(name: str) -> None:
     assert all(torch.equal(a, b) for a, b in zip(first, again, strict=True))
     assert any(not torch.equal(a, b) for a, b in zip(first, other, strict=True))
     assert len(task.validation) > 0
+
+
+def parameters_of(model: torch.nn.Module) -> int:
+    return sum(p.numel() for p in model.parameters())
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_a_model_of_images_is_the_published_one(name: str) -> None:
+    """To the last parameter, and by strides and paddings too, which its multiplications show."""
+    task, (parameters, billions) = made(name), PUBLISHED[name]
+    with torch.device("meta"):
+        model = task.model().eval()
+    with FlopCounterMode(display=False) as counted:
+        scores = model(task.data[0][0][None].to("meta"))
+    assert (scores.shape, parameters_of(model)) == ((1, 1000), parameters)
+    assert counted.get_total_flops() / 2e9 == pytest.approx(billions, abs=0.005)
+
+
+@pytest.mark.parametrize("name", [*GPTS, *EXACT])
+def test_a_model_of_language_is_the_published_one(name: str) -> None:
+    """A layer of GPT-2 has 12 width^2 weights and 13 width biases and scales."""
+    with torch.device("meta"):
+        found = parameters_of(made(name).model())
+    if name in EXACT:
+        assert found == EXACT[name]
+    else:
+        width, layers, words, places = GPTS[name]
+        assert found == layers * (12 * width**2 + 13 * width) + (words + places + 2) * width
+
+
+def test_an_lstm_has_four_gates_a_layer() -> None:
+    """Two layers, and GNMT's five, of which the first has two directions of half the width; words are bytes."""
+    layer = {width: 4 * (2 * width**2 + 2 * width) for width in (256, 650)}
+    halves = 2 * 4 * (128 * 256 + 128**2 + 2 * 128)
+    wanted = {
+        "lstm": 256 * 256 + 2 * layer[256] + 257 * 256, "rnnlm": 256 * 650 + 2 * layer[650] + 651 * 256,
+        "gnmt": 256 * 256 + halves + 4 * layer[256] + 513 * 256,
+    }  # fmt: skip
+    assert {name: parameters_of(made(name).model()) for name in wanted} == wanted
+
+
+@pytest.mark.parametrize("name", ["bytes-gpt", "llama-5m"])
+def test_a_decoder_sees_no_later_byte(name: str) -> None:
+    torch.manual_seed(0)
+    task = made(name)
+    model, tokens = task.model().eval(), task.data[0][0][None]
+    other = tokens.clone()
+    other[0, 40:] = (other[0, 40:] + 1) % 256
+    one, two = (getattr(out, "logits", out) for out in (model(tokens), model(other)))
+    torch.testing.assert_close(one[:, :40], two[:, :40])
+    assert not torch.allclose(one[:, 40:], two[:, 40:])
+
+
+def test_samples_that_validate_are_no_training_samples() -> None:
+    for name in ("vgg16-32", "unet"):
+        task = made(name)
+        assert not any(torch.equal(task.data[i][0], task.validation[i][0]) for i in range(3))
+
+
+def test_a_share_of_tokens_is_hidden_and_only_these_are_told() -> None:
+    draw = Masked(length=40, vocabulary=30)
+    for seed in range(3):
+        tokens, targets = draw(torch.Generator().manual_seed(seed))
+        hidden = tokens == 0
+        assert int(hidden.sum()) == 6
+        assert torch.equal(targets != -100, hidden)
+        assert bool((targets[hidden] > 0).all())
+
+
+def test_what_a_translator_reads_is_shifted_and_a_text_ends_in_no_padding() -> None:
+    draw = torch.Generator().manual_seed(0)
+    source, shifted, target = Pairs(9, 30)(draw)
+    assert torch.equal(source.flip(0), target)
+    assert torch.equal(shifted[1:], target[:-1])
+    assert all(bool(Labelled(9, 2, 2)(draw)[0].all()) for _ in range(9))
 
 
 QUICK = ("digits-cnn", "convnet-8m", "bytes-gpt", "vgg16-32", "lstm", "unet")
