@@ -18,7 +18,7 @@ from partita.tracing.capture import capture
 from partita.tracing.prepare import read_batch
 from partita.zoo.configs import CONFIGS
 from partita.zoo.convolutional import convnet_8m, digits_cnn
-from partita.zoo.data import digits, library_text
+from partita.zoo.data import Tokens, digits, library_text
 from partita.zoo.hugging_face import Labelled, Masked, Pairs, family_of, hugging_face
 from partita.zoo.names import NAMES
 from partita.zoo.tasks import TASKS, built_in, from_config
@@ -102,7 +102,20 @@ def test_an_lstm_has_four_gates_a_layer() -> None:
     assert {name: parameters_of(made(name).model()) for name in wanted} == wanted
 
 
-@pytest.mark.parametrize("name", ["bytes-gpt", "llama-5m"])
+def test_the_small_decoder_has_the_layers_of_gpt_2_and_a_head_without_biases() -> None:
+    assert parameters_of(made("bytes-gpt").model()) == 4 * (12 * 128**2 + 13 * 128) + (256 + 64 + 2 + 256) * 128
+
+
+@pytest.mark.parametrize("name", ["bytes-gpt", "llama-5m", "lstm", "gnmt", "digits-cnn", "unet"])
+def test_a_sample_does_not_depend_on_those_beside_it(name: str) -> None:
+    torch.manual_seed(0)
+    task = made(name)
+    model, batch = task.model().eval(), torch.stack([task.data[i][0] for i in range(3)])
+    together, alone = (getattr(out, "logits", out) for out in (model(batch), model(batch[2:])))
+    torch.testing.assert_close(together[2:], alone, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["bytes-gpt", "llama-5m", "lstm"])
 def test_a_decoder_sees_no_later_byte(name: str) -> None:
     torch.manual_seed(0)
     task = made(name)
@@ -130,8 +143,10 @@ def test_a_share_of_tokens_is_hidden_and_only_these_are_told() -> None:
         assert bool((targets[hidden] > 0).all())
 
 
-def test_what_a_translator_reads_is_shifted_and_a_text_ends_in_no_padding() -> None:
+def test_targets_follow_by_one_and_a_text_ends_in_no_padding() -> None:
     draw = torch.Generator().manual_seed(0)
+    tokens, following = Tokens(9, 30)(draw)
+    assert torch.equal(tokens[1:], following[:-1])
     source, shifted, target = Pairs(9, 30)(draw)
     assert torch.equal(source.flip(0), target)
     assert torch.equal(shifted[1:], target[:-1])
@@ -181,6 +196,8 @@ def test_digits_are_all_there_once() -> None:
     training, validation = digits()
     assert (len(training), len(validation)) == (1618, 179)
     assert training[0][0].shape == (1, 8, 8)
+    every = torch.cat([one.columns[0] for one in (training, validation)])
+    assert (float(every.min()), float(every.max())) == (0.0, 1.0)
     assert digits_cnn()(training[0][0][None]).shape == convnet_8m()(training[0][0][None]).shape == (1, 10)
 
 
