@@ -19,7 +19,7 @@ from partita.tracing.prepare import read_batch
 from partita.zoo.configs import CONFIGS
 from partita.zoo.convolutional import convnet_8m, digits_cnn
 from partita.zoo.data import Tokens, digits, library_text
-from partita.zoo.hugging_face import Labelled, Masked, Pairs, family_of, hugging_face
+from partita.zoo.hugging_face import Labelled, Masked, Pairs, family_of, hugging_face, token_loss
 from partita.zoo.names import NAMES
 from partita.zoo.tasks import TASKS, built_in, from_config
 
@@ -128,7 +128,8 @@ def test_a_decoder_sees_no_later_byte(name: str) -> None:
 
 
 def test_samples_that_validate_are_no_training_samples() -> None:
-    for name in ("vgg16-32", "unet"):
+    pytest.importorskip("transformers")
+    for name in ("vgg16-32", "unet", "gpt2-small"):
         task = made(name)
         assert not any(torch.equal(task.data[i][0], task.validation[i][0]) for i in range(3))
 
@@ -141,6 +142,9 @@ def test_a_share_of_tokens_is_hidden_and_only_these_are_told() -> None:
         assert int(hidden.sum()) == 6
         assert torch.equal(targets != -100, hidden)
         assert bool((targets[hidden] > 0).all())
+        logits = torch.randn(1, 40, 30)
+        wanted = torch.nn.functional.cross_entropy(logits[0, hidden], targets[hidden])
+        torch.testing.assert_close(token_loss(logits, targets[None]), wanted)
 
 
 def test_targets_follow_by_one_and_a_text_ends_in_no_padding() -> None:
