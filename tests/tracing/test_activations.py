@@ -71,9 +71,11 @@ def test_it_may_stand_among_others() -> None:
 
 @pytest.mark.parametrize("most", [10.0, 1e9])
 def test_what_clamps_it_far_away_stays(most: float) -> None:
-    """Of the numbers that are looked at some are larger; a bound alone would be no pointwise call of numbers."""
-    kinds = kinds_of(lambda x: KNOWN["sigmoid"][1](x).clamp(-1.0, most))
-    assert {"silu", "clamp", "silu_backward"} <= {*kinds}
+    """Of the numbers that are looked at some are larger; one bound alone would be no call of numbers, and where there
+    is a backward that tells as well."""
+    formula = lambda x: KNOWN["sigmoid"][1](x).clamp(-1.0, most)  # noqa: E731
+    assert {"silu", "clamp", "silu_backward"} <= {*kinds_of(formula)}
+    assert kinds_of(formula, trained=False) == ["silu", "clamp"]
 
 
 OTHERS: dict[str, Formula] = {
