@@ -114,9 +114,11 @@ def first_line(error: BaseException) -> str:
 
 
 def did_you_mean(given: str, known: Iterable[str]) -> str:
-    """The question whether the known name nearest to the given one was meant; "" if none is near."""
-    near = difflib.get_close_matches(given, known, 1)
-    return f"did you mean {near[0]!r}?" if near else ""
+    """The question whether the known name nearest to the given one was meant, in whatever letters that is written; ""
+    if none is near."""
+    small = {name.lower(): name for name in known}
+    near = difflib.get_close_matches(given.lower(), small, 1)
+    return f"did you mean {small[near[0]]!r}?" if near else ""
 
 
 @contextmanager

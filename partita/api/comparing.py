@@ -25,8 +25,9 @@ from partita.lab.fork_client import load_ahead
 from partita.lab.network import check_here
 from partita.lowering.lower import lower
 from partita.plan.plan import Plan
+from partita.recipes.catalogue import AUTO
 from partita.recipes.fastest import candidates
-from partita.recipes.reading import AUTO, chooses_collective
+from partita.recipes.reading import chooses_collective
 from partita.report.comparison import Comparison, Row, row_of
 from partita.report.environment import environment
 from partita.report.setting import setting_of

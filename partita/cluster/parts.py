@@ -19,7 +19,7 @@ def part_table(name: str, where: str) -> dict[str, Any]:
     """The table of a part. Raises ClusterError where there is none of that name."""
     known = parts()
     if name not in known:
-        hint = did_you_mean(name.lower(), known) or f"there are {', '.join(known)}"
+        hint = did_you_mean(name, known) or f"there are {', '.join(known)}"
         raise ClusterError(f"{where} is {name!r}, which is no part that partita knows; {hint}")
     return known[name]
 

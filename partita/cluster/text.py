@@ -155,7 +155,7 @@ def load_cluster(spec: str) -> Cluster:
         return replace(read_cluster(base, spec, nodes), name=spec)
     wanted = {*spec.lower().split("-")}
     alike = [known for known in catalogue_names() if wanted <= {*known.split("-")}]  # h100, dgx-h100
-    nearest = f"did you mean {' or '.join(alike)}?" if alike else did_you_mean(spec.lower(), catalogue_names())
+    nearest = f"did you mean {' or '.join(alike)}?" if alike else did_you_mean(spec, catalogue_names())
     hint = nearest or f"the catalogue has {', '.join(catalogue_names())}"
     name = "a catalogue name (with -x4 behind it: four nodes)"
     raise ClusterError(f"there is no cluster {spec!r}; give a .toml file, local:N or {name}: {hint}")

@@ -135,6 +135,7 @@ OURS: Final[dict[str, Recipe]] = {
     "zero3": Recipe(zero3, ("ME-03",), "sharded state", "Rajbhandari et al., SC 2020"),
     "zero_bubble": Recipe(zero_bubble, ("EX-07",), "pipelined stages", "Qi et al., ICLR 2024"),
 }
+AUTO: Final = "auto"  # the plan that a search finds, for which no recipe stands
 CALL: Final = "ddp(bucket_bytes=1048576)"  # as calls are written
 FAMILIAR: Final = {"fsdp": "zero3", "fsdp2": "zero3", "dp": "ddp", "allreduce": "ddp", "ps": "ps_sync", "pp": "gpipe"}
 UNBUILT: Final = frozenset(["tp", "tensor_parallel", "megatron", "sp", "cp", "ep"])  # not samples, layers or state
@@ -225,6 +226,11 @@ def _word(name: str, knob: str, value: Any, words: type[StrEnum]) -> StrEnum:
 def parse(text: str) -> tuple[str, dict[str, Any]]:
     """`'ddp(bucket_bytes=1)'` -> ('ddp', {'bucket_bytes': 1}). Raises PlanError for a text that is no call, and
     for a name that is no recipe's."""
+    if len(several := [plan for plan in apart(text)[0] if plan.strip()]) > 1:
+        raise PlanError(
+            f"{text!r} is {len(several)} plans where one is meant; give one of them, or all to compare, as "
+            "--plans ddp,zero1 or as a list"
+        )
     try:
         tree = ast.parse(text.strip(), mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError):
@@ -238,6 +244,8 @@ def parse(text: str) -> tuple[str, dict[str, Any]]:
         meant = FAMILIAR.get(name.id.lower(), name.id.lower())
         none = "no recipe divides tensors, sequences or experts; " if meant in UNBUILT else ""
         nearest = "" if none else did_you_mean(meant, RECIPES)
+        if meant == AUTO:
+            nearest = f"the plan {AUTO}, in small letters and without knobs, is the best that a search finds"
         hint = nearest or f"{none}there are {', '.join(RECIPES)}{others()}"
         raise PlanError(f"there is no recipe {name.id!r}; {hint}")
     keywords = tree.keywords if isinstance(tree, ast.Call) else []
@@ -245,6 +253,19 @@ def parse(text: str) -> tuple[str, dict[str, Any]]:
     if twice := next((knob for knob in names if names.count(knob) > 1), ""):
         raise PlanError(f"{text!r} gives {twice} {names.count(twice)} times; give each knob once")
     return name.id, {str(k.arg): _literal(k.value, text) for k in keywords}
+
+
+def apart(text: str) -> tuple[list[str], int]:
+    """`'ddp,gpipe(microbatches=8)'` -> the texts between its commas, of which those inside parentheses do not count,
+    and how many parentheses are left open (below 0: closed too often)."""
+    texts, depth = [""], 0
+    for letter in text:
+        depth += {"(": 1, ")": -1}.get(letter, 0)
+        if letter == "," and depth == 0:
+            texts.append("")
+        else:
+            texts[-1] += letter
+    return texts, depth
 
 
 def _starred(tree: ast.Call) -> bool:

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 from os.path import isfile
 from pathlib import Path
-from typing import Final
 
 from partita.errors import OptionError, PlanError
 from partita.plan.plan import Plan
 from partita.plan.text import read_plan
-from partita.recipes.catalogue import Call, read_call
-
-AUTO: Final = "auto"
+from partita.recipes.catalogue import AUTO, Call, apart, read_call
 
 
 def read_text(text: str) -> Plan | Call | None:
     """The Plan of a file, a recipe call, or None for `auto`. Raises PlanError for a text that is none of them."""
-    if text.endswith(".toml"):
+    if text.endswith(".toml") and (len(apart(text)[0]) == 1 or isfile(text)):
         return _of_file(text)
     try:
         return None if text == AUTO else read_call(text)
@@ -65,13 +62,7 @@ def _of_file(text: str) -> Plan:
 
 def split_plans(text: str) -> list[str]:
     """`'ddp,gpipe(microbatches=8)'` -> its plans; commas inside parentheses do not split. Raises OptionError."""
-    plans, depth = [""], 0
-    for letter in text:
-        depth += {"(": 1, ")": -1}.get(letter, 0)
-        if letter == "," and depth == 0:
-            plans.append("")
-        else:
-            plans[-1] += letter
+    plans, depth = apart(text)
     if depth or not all(plan.strip() for plan in plans):
         raise OptionError(f"--plans is {text!r}; give plans between commas, such as ddp,pipe_sgd(staleness=1)")
     return [plan.strip() for plan in plans]

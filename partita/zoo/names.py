@@ -16,7 +16,7 @@ NAMES: Final = (
 def check_name(name: str) -> None:
     """Raises TaskError for what is no built-in task, naming the one that was likely meant."""
     if name not in NAMES:
-        hint = did_you_mean(name.lower(), NAMES) or f"there are {', '.join(NAMES)};"
+        hint = did_you_mean(name, NAMES) or f"there are {', '.join(NAMES)};"
         raise TaskError(
             f"{name!r} is no built-in task; {hint} those of your own are file.py:function or package.module:function"
         )

@@ -81,3 +81,30 @@ def test_a_recipe_that_is_not_there_is_named() -> None:
 def test_what_no_recipe_divides_is_said() -> None:
     with pytest.raises(PlanError, match="'tp'; no recipe divides tensors, sequences or experts; there are single, ddp"):
         read_text("tp")
+
+
+@pytest.mark.parametrize("text", ["ddp,zero1", "ddp, zero1(microbatches=2)", "ddp,plan.toml", "./a.toml,b-c.toml"])
+def test_one_plan_is_meant(text: str) -> None:
+    with pytest.raises(PlanError, match="is 2 plans where one is meant; give one of them, or all to compare"):
+        read_text(text)
+
+
+def test_a_plan_file_may_have_a_comma_in_its_name(tmp_path: Path) -> None:
+    plan = recipes.ddp(two_layers(), cluster_of(4))
+    (tmp_path / "a,b.toml").write_text(write_plan(plan))
+    assert read_text(str(tmp_path / "a,b.toml")) == plan
+
+
+@pytest.mark.parametrize(
+    ("text", "hint"),
+    [
+        ("AUTO", "the plan auto, in small letters and without knobs, is the best that a search finds"),
+        ("auto(data=2)", "the plan auto, in small letters and without knobs"),
+        ("Zero_1", "did you mean 'zero1'"),
+        ("ddp(CODEC=q8)", "did you mean 'codec'"),
+        ("FSDP", "did you mean 'zero3'"),
+    ],
+)
+def test_what_is_meant_is_found_in_whatever_letters(text: str, hint: str) -> None:
+    with pytest.raises(PlanError, match=hint.replace("(", r"\(")):
+        read_text(text)
