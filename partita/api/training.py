@@ -54,6 +54,7 @@ def train(
     check_places(init=first, out=place, resume=resume, checkpoint_every=checkpoint_every)
     at = _place(machines, ranked)
     loaded, spec = _loaded(task, ranked)
+    notes, steps = list[str](), steps or epochs * (len(loaded.data) // loaded.batch_size)
     if not ranked:  # of ranks the first one says so to the others
         _refuse_early(place, loaded, resume=resume, steps=steps, seed=seed, keyed=deterministic)
     from partita.checkpoints.checkpoint import SavePolicy
@@ -63,7 +64,6 @@ def train(
 
     graph = graph_of(loaded, tell=tell)
     made = plan_of(plan, graph, machines, task="" if ranked else loaded, tell=tell)
-    notes, steps = list[str](), steps or epochs * (len(loaded.data) // loaded.batch_size)
     tell(f"training {steps} steps of {made.name}")
 
     def begin() -> None:

@@ -17,6 +17,7 @@ import resource
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, Final
 
@@ -36,6 +37,7 @@ from partita.checkpoints.manifest import (
     DamagedCheckpoint,
     Identity,
     Manifest,
+    check_files,
     check_sizes,
     differences,
     foreseen,
@@ -188,7 +190,7 @@ def check_unused(out: str) -> None:
 
 def refuse_early(out: str, task: Task, *, resume: bool, steps: int, seed: int, keyed: bool) -> None:
     """Raises InputError for a run that `place_to_start` will refuse, as far as the manifests in `out` and the task tell
-    without the captured step, which takes seconds to minutes to make; `steps` 0: not known yet."""
+    without the captured step, which takes up to minutes."""
     if not Path(out).is_dir() or not any(Path(out).iterdir()):
         return
     with claimed(out):
@@ -207,9 +209,10 @@ def refuse_early(out: str, task: Task, *, resume: bool, steps: int, seed: int, k
             theirs = each.manifest.identity
             for difference in (*differences(foreseen(task, seed, theirs), theirs), *_draws(keyed, each.manifest)):
                 raise _other(each, difference)
-        finished = read_result(out) if found else None
-        if steps and (finished is None or finished.steps != steps):
-            for each in found[-1:]:  # a newer one may turn out to be damaged
+        done = found and (finished := read_result(out)) is not None and finished.steps == steps
+        for each in takewhile(lambda one: not done and one.manifest.step > steps, found):
+            with suppress(DamagedCheckpoint):  # only a whole one counts
+                check_files(each.path, each.manifest)
                 _check_steps(each, steps)
 
 

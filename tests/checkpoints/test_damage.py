@@ -264,17 +264,23 @@ def test_what_manifests_tell_is_refused_before_the_step_is_captured(
         ({"resume": False}, "holds checkpoints of a run; give --resume"),
         ({"seed": 3}, "with --seed 0, and this run has 3"),
         ({"deterministic": True}, "of a run without --deterministic"),
-        ({"steps": 3}, f"the run in {run} is at step 4 already, and --steps is 3"),
+        ({"steps": 3}, f"the run in {run} is at step 6 already, and --steps is 3"),
+        ({"steps": 5}, f"the run in {run} is at step 6 already, and --steps is 5"),
+        ({"steps": 0, "epochs": 1}, f"the run in {run} is at step 6 already, and --steps is"),
     ):
         with pytest.raises(OptionError, match=said):
             train(**change)
     (run / "empty").mkdir()
-    for change in ({}, {"steps": 5}, {"out": str(run / "new")}, {"out": str(run / "empty")}):
+    for change in ({}, {"steps": 6}, {"out": str(run / "new")}, {"out": str(run / "empty")}):
         with pytest.raises(Captured):
             train(**change)
     with claimed(str(run)), pytest.raises(OptionError, match="another run"):
         train()
-    (run / "checkpoints" / "step-6" / "rank-1.safetensors").unlink()
+    shard = run / "checkpoints" / "step-6" / "rank-1.safetensors"
+    shard.write_bytes(shard.read_bytes()[:-1] + b"?")
+    with pytest.raises(Captured):  # the run will go back to step 4
+        train(steps=5)
+    shard.unlink()
     with pytest.raises(Captured):
         train()
     (run / "checkpoints" / "step-4" / "rank-1.safetensors").unlink()
