@@ -70,6 +70,9 @@ class Task:
     precision: str = "fp32"
     origin: str = field(default="", init=False, repr=False, compare=False)
 
+    def __repr__(self) -> str:  # not its data, which may be a list of a million samples
+        return f"<Task {self.name}: minibatches of {self.batch_size} samples, {self.precision}>"
+
     def __post_init__(self) -> None:
         object.__setattr__(self, "origin", _origin())
         if not isinstance(self.name, str) or not self.name.strip() or not self.name.isprintable():

@@ -130,6 +130,9 @@ class Cluster:
 
         return load_cluster(str(spec))
 
+    def __repr__(self) -> str:
+        return f"<Cluster {self.name} of {self.size} devices{', emulated' if self.emulated else ''}>"
+
     @cached_property
     def devices(self) -> tuple[Device, ...]:
         """The device of each rank."""

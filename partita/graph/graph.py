@@ -123,16 +123,17 @@ class Graph:
     sends: tuple[tuple[str, Ref], ...] = ()
     precision: str = ""
 
+    def __repr__(self) -> str:
+        blind = f"; {'not traced: ' if self.rung == 'opaque' else ''}{self.blind}" if self.blind else ""
+        return (
+            f"<Graph {self.name}: {len(self.operators)} operators, {self.parameter_elements:,} numbers in "
+            f"{len(self.parameters)} parameters, minibatches of {self.minibatch} of {self.samples:,} samples{blind}>"
+        )
+
     def _repr_html_(self) -> str:
-        """For notebooks: how large it is, and how it was captured."""
         from html import escape
 
-        words = (
-            f"{self.name}: {len(self.operators)} operators, {self.parameter_elements:,} numbers in "
-            f"{len(self.parameters)} parameters, minibatches of {self.minibatch} of {self.samples:,} samples; "
-            f"captured by {self.rung}{f', which cannot see {self.blind}' if self.blind else ''}"
-        )
-        return f"<pre>{escape(words)}</pre>"
+        return f"<pre>{escape(repr(self)[1:-1])}</pre>"
 
     @cached_property
     def index(self) -> dict[str, int]:

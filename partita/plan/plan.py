@@ -88,6 +88,9 @@ class Plan:
     kernels: tuple[Kernel, ...] = ()
     before: tuple[Phase, ...] = ()
 
+    def __repr__(self) -> str:
+        return f"<Plan {self.name} of {ranks_of(self)} ranks>"
+
     def _repr_html_(self) -> str:
         """For notebooks: the text that `--plan FILE` reads."""
         from html import escape

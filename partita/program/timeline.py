@@ -8,7 +8,7 @@ from dataclasses import astuple, dataclass
 from typing import Final
 
 from partita.program.ledger import Merge
-from partita.units import Bytes, Seconds
+from partita.units import Bytes, Seconds, show_seconds
 
 # What live bytes are for: buckets are the gradients' copies that travel, messages what is under way from or to others.
 PURPOSES: Final = ("parameters", "optimizer", "buckets", "gradients", "activations", "messages", "workspace")
@@ -75,6 +75,9 @@ class Timeline:
     memory_parts: tuple[tuple[tuple[Bytes, ...], ...], ...] = ()
     ledger: tuple[Merge, ...] = ()
     dtype: str = ""
+
+    def __repr__(self) -> str:
+        return f"<Timeline of {self.plan}, {self.origin}: {show_seconds(self.step_seconds)} a step>"
 
     @property
     def ranks(self) -> int:

@@ -14,7 +14,8 @@ svg            one plan's step, drawn
 steps          how many each plan took to a loss, as a search reads it
 map            plans over bandwidths, drawn
 trace          a trace for Perfetto
-notebook       results as notebooks show them
+notebook       pictures of a timeline, and results that name what they were asked of
+printed        results that print as the command line says them
 record         a comparison as a file
 manifest       what a run is, written before it begins
 environment    where and how a result was made

@@ -142,7 +142,14 @@ def graph_answer(graph: Graph, path: str | None) -> Answer:
         "batch": graph.minibatch, "samples": graph.samples, "rung": graph.rung, "blind": graph.blind,
         "symbolic": graph.symbolic, "path": path,
     }  # fmt: skip
-    return Answer(body, lines_of(body))
+    whole = f"the model is one operator, since it cannot be traced: {graph.blind}" if graph.rung == "opaque" else ""
+    holds = "any number of samples" if graph.symbolic else f"{graph.batch} samples only; {graph.blind}"
+    said = {
+        "task": graph.name, "operators": f"{len(graph.operators):,}", "parameters": f"{graph.parameter_elements:,}",
+        "minibatch": f"{graph.minibatch:,} of {graph.samples:,} samples", "holds for": holds, "note": whole,
+        "written to": path,
+    }  # fmt: skip
+    return Answer(body, lines_of(said))
 
 
 def recipes_answer(name: str) -> Answer:

@@ -11,7 +11,9 @@ from typing import Any, TypeAlias
 from partita.cluster.cluster import Cluster
 from partita.program.ledger import compared
 from partita.program.timeline import Timeline
+from partita.report.answer import Answer
 from partita.report.environment import Environment
+from partita.report.printed import Printed
 from partita.report.setting import Setting
 from partita.searches.explaining import largest_part
 from partita.searches.steps_of_plans import reached
@@ -47,7 +49,7 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class Comparison(Printed):
     """Plans for one task on one cluster, in the order in which they were given. A record does not keep `setting`."""
 
     rows: tuple[Row, ...]
@@ -57,12 +59,14 @@ class Comparison:
     environment: Environment | None = None
     setting: Setting = Setting()
 
-    def _repr_html_(self) -> str:
-        """For notebooks: what the command line says."""
-        from partita.report.answers import comparison_answer
-        from partita.report.notebook import answer_html
+    def __repr__(self) -> str:
+        plans = ", ".join(row.plan for row in self.rows)
+        return f"<Comparison of {plans} for {self.task} on {self.cluster.name}>"
 
-        return answer_html(comparison_answer(self))
+    def _answer(self) -> Answer:
+        from partita.report.answers import comparison_answer
+
+        return comparison_answer(self)
 
 
 def row_of(text: str, run: Any, target: float | None) -> Row:

@@ -5,21 +5,18 @@ from __future__ import annotations
 
 from dataclasses import fields
 from html import escape
-from io import StringIO
-from typing import Final, final
+from typing import final
 
 from partita.cluster.cluster import Cluster
 from partita.graph.graph import Graph
 from partita.program.timeline import Timeline
 from partita.report.answer import Answer
 from partita.report.comparison import Row
+from partita.report.printed import Printed
 from partita.report.svg import timeline_svg
 from partita.searches.fit import Fit
 from partita.searches.search import Search
 from partita.units import show_bytes, show_rate, show_seconds
-
-WIDTH: Final = 160  # letters; a cell of a notebook scrolls
-CELL: Final = '<pre style="overflow-x:auto">{code}</pre>'
 
 
 @final
@@ -41,28 +38,28 @@ def shown(timeline: Timeline) -> Shown:
 
 
 @final
-class ShownSearch(Search):
+class ShownSearch(Printed, Search):
     """A Search with its table, which asks for the `graph` and the `cluster` that it was of."""
 
     graph: Graph
     cluster: Cluster
 
-    def _repr_html_(self) -> str:
+    def _answer(self) -> Answer:
         from partita.report.answers import search_answer
 
-        return answer_html(search_answer(self, self.graph, self.cluster))
+        return search_answer(self, self.graph, self.cluster)
 
 
 @final
-class ShownFit(Fit):
+class ShownFit(Printed, Fit):
     """A Fit with its sentences, which name the `cluster`."""
 
     cluster: Cluster
 
-    def _repr_html_(self) -> str:
+    def _answer(self) -> Answer:
         from partita.report.answers import fit_answer
 
-        return answer_html(fit_answer(self, self.cluster))
+        return fit_answer(self, self.cluster)
 
 
 def shown_search(found: Search, graph: Graph, cluster: Cluster) -> ShownSearch:
@@ -77,16 +74,6 @@ def shown_fit(found: Fit, cluster: Cluster) -> ShownFit:
     made = ShownFit(**{one.name: getattr(found, one.name) for one in fields(Fit)})
     vars(made).update(cluster=cluster)
     return made
-
-
-def answer_html(answer: Answer) -> str:
-    """What a command says, every name escaped; nothing from elsewhere."""
-    from rich.console import Console
-
-    console = Console(record=True, width=WIDTH, file=StringIO())
-    for part in (*answer.text, *filter(None, [answer.error])):
-        console.print(part, markup=False, highlight=False)
-    return console.export_html(inline_styles=True, code_format=CELL)
 
 
 def _lines(timeline: Timeline) -> list[str]:

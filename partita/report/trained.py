@@ -6,12 +6,14 @@ from dataclasses import dataclass
 
 from partita.plan.plan import Plan
 from partita.program.timeline import Timeline
+from partita.report.answer import Answer
+from partita.report.printed import Printed
 from partita.report.setting import Setting
 from partita.units import Seconds
 
 
 @dataclass(frozen=True)
-class Trained:
+class Trained(Printed):
     """A finished run: `loss` is (step, seconds, loss) of every step, `notes` what was to be said on the way."""
 
     plan: Plan
@@ -23,9 +25,10 @@ class Trained:
     notes: tuple[str, ...] = ()
     setting: Setting = Setting()
 
-    def _repr_html_(self) -> str:
-        """For notebooks: what the command line says."""
-        from partita.report.answers import trained_answer
-        from partita.report.notebook import answer_html
+    def __repr__(self) -> str:
+        return f"<Trained by {self.plan.name}: {self.steps} steps, final loss {self.final_loss:.6g}>"
 
-        return answer_html(trained_answer(self))
+    def _answer(self) -> Answer:
+        from partita.report.answers import trained_answer
+
+        return trained_answer(self)

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from partita.report.answer import Answer
+from partita.report.printed import Printed
+
 
 @dataclass(frozen=True)
-class Verdict:
+class Verdict(Printed):
     """Whether weights are `equal` within `tolerance` in fp64, `against` the named serial training.
 
     `fp32_difference` is to be compared with `control_difference`, that of a training which differs only in the order of
@@ -22,9 +25,7 @@ class Verdict:
     control_difference: float
     because: str = ""
 
-    def _repr_html_(self) -> str:
-        """For notebooks: what the command line says."""
+    def _answer(self) -> Answer:
         from partita.report.answers import verdict_answer
-        from partita.report.notebook import answer_html
 
-        return answer_html(verdict_answer(self, "the plan"))
+        return verdict_answer(self, "the plan")

@@ -9,6 +9,7 @@ from partita.plan.memory import Recompute
 from partita.plan.plan import Plan
 from partita.program.program import Program
 from partita.program.timeline import Timeline
+from partita.units import show_seconds
 
 
 @dataclass(frozen=True)
@@ -25,6 +26,10 @@ class Candidate:
     explanation: str = ""
     instructions: float = 0.0
     needs: float = 1.0
+
+    def __repr__(self) -> str:
+        fits = "fits" if self.fits else "does not fit"
+        return f"<{self.plan.name}: {show_seconds(self.timeline.step_seconds)} a step, {fits}, {self.semantics}>"
 
 
 def candidate_of(plan: Plan, program: Program, timeline: Timeline, cluster: Cluster, needs: float = 1.0) -> Candidate:

@@ -48,6 +48,10 @@ class Fit:
     slower: float = 0.0
     bound: MemoryBound | None = None
 
+    def __repr__(self) -> str:
+        needs = f"needs {show_bytes(max(self.used))} give or take {show_bytes(self.error)}"
+        return f"<Fit of {self.plan.name}: {'fits' if self.fits else 'does not fit'}, {needs}>"
+
     @property
     def fits(self) -> bool:
         """Whether it fits even if the prediction is off by its error."""

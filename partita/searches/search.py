@@ -48,6 +48,10 @@ class Search:
     lower_bound: float = 0.0
     steps_to_loss: float = 0.0
 
+    def __repr__(self) -> str:
+        first = f", first {self.candidates[0]!r}" if self.candidates else ""
+        return f"<Search of {len(self.candidates)} plans by {self.objective}{first}>"
+
     @property
     def best(self) -> Plan:
         """The plan of the first candidate."""
