@@ -22,7 +22,7 @@ SCALE: Final = {
     "": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15,
     "Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30, "Ti": 2.0**40,
 }  # fmt: skip
-TIME: Final = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0}
+TIME: Final = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "μs": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0}
 NUMBER: Final = r"\s*([0-9]*\.?[0-9]+(?:[eE][-+]?[0-9]+)?)\s*"
 PREFIX: Final = r"(Ki|Mi|Gi|Ti|[kKMGTP]?)"
 
@@ -42,7 +42,7 @@ def _finite(value: float, what: str, text: str) -> float:
 
 def parse_seconds(text: str) -> Seconds:
     """`'50 us'` -> 5e-05 s. Raises InputError for anything without a unit of time."""
-    found = _match(text, r"(ns|us|µs|ms|s|min|h)", "the time", "50 us")
+    found = _match(text, r"(ns|us|µs|μs|ms|s|min|h)", "the time", "50 us")
     return _finite(float(found[1]) * TIME[found[2]], "the time", text)
 
 

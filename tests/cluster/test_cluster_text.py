@@ -14,6 +14,7 @@ from partita.cluster.show import show_cluster
 from partita.cluster.text import load_cluster, read_cluster
 from partita.cluster.writing import write_cluster
 from partita.errors import ClusterError
+from partita.units import parse_seconds
 
 GIGABIT = 1.25e8
 PAIRS = [[0, 1, 0, 0], [1, 0, 0, 0], [0, 0, 0, 1], [0, 0, 1, 0]]
@@ -223,3 +224,7 @@ def test_files_of_other_systems_are_read_as_well(tmp_path: Path) -> None:
 def test_a_wrong_name_gets_one_sentence(spec: str, sentence: str) -> None:
     with pytest.raises(ClusterError, match=re.escape(sentence)):
         Cluster.load(spec)
+
+
+def test_a_microsecond_is_written_with_either_mu() -> None:
+    assert parse_seconds("20 \u00b5s") == parse_seconds("20 \u03bcs") == parse_seconds("20 us")
