@@ -14,7 +14,7 @@ from partita.plan.memory import Memory, Precision, Recompute
 from partita.plan.plan import Plan, Rule, Update, own_servers, ranks_of
 from partita.plan.rule import momentum_ahead
 from partita.plan.schedule import Order
-from partita.plan.sync import Gossip, Payload, Servers, SharedMemory, Sync
+from partita.plan.sync import DIRECTIONS, Gossip, Payload, Servers, SharedMemory, Sync
 from partita.plan.wire import PLACES, Wire
 
 MOST_LAG: Final = 1000
@@ -306,8 +306,9 @@ def _machine(plan: Plan, cluster: Cluster) -> None:
 
 
 def _gossip(plan: Plan, gossip: Gossip) -> None:
-    if gossip.direction not in ("push", "pull", "pair"):
-        raise PlanError(f"{plan.name}: gossip in the direction {gossip.direction!r}; push, pull and pair are allowed")
+    if gossip.direction not in DIRECTIONS:
+        known = ", ".join(DIRECTIONS)
+        raise PlanError(f"{plan.name}: gossip in the direction {gossip.direction!r}; allowed are {known}")
     if min(gossip.partners, gossip.draws) < 1:
         raise PlanError(f"{plan.name}: {gossip.partners} partners, {gossip.draws} draws; 1 or more are allowed")
     most = 1 if gossip.direction == "pair" else max(plan.mesh.size - 1, 1)

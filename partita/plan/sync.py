@@ -36,6 +36,7 @@ class Servers:
 
 
 GRAPHS: Final = ("ring", "torus", "exponential", "complete", "topology")
+DIRECTIONS: Final = ("push", "pull", "pair")
 
 
 @dataclass(frozen=True, slots=True)

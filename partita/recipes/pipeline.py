@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import accumulate, pairwise, product
+from typing import Final
 
 from partita.cluster.cluster import Cluster
 from partita.cost.costs import Costs
@@ -36,8 +37,8 @@ def pipeline(
 
     Raises PlanError for numbers that make no pipeline on this cluster, and for a model that cannot be cut.
     """
-    if balance not in (*CUTTINGS, "replicas"):
-        raise PlanError(f"{name}: balance={balance!r}; allowed are {', '.join(CUTTINGS)}, replicas")
+    if balance not in BALANCES:
+        raise PlanError(f"{name}: balance={balance!r}; allowed are {', '.join(BALANCES)}")
     if data < 1 or chunks < 1 or microbatches < 1:
         raise PlanError(f"{name}: data={data}, chunks={chunks}, microbatches={microbatches}; give 1 or more of each")
     if graph.rung == "opaque":
@@ -118,3 +119,4 @@ CUTTINGS: dict[str, Cutting] = {
     "memory": _memory,
     "blocks": lambda graph, blocks, speeds, widths, schedule: block_partition(blocks.seconds, len(speeds)),
 }
+BALANCES: Final = (*CUTTINGS, "replicas")

@@ -10,6 +10,7 @@ from partita.cluster.cluster import Cluster
 from partita.graph.graph import Graph
 from partita.program.timeline import Timeline
 from partita.recipes.catalogue import RECIPES, parse
+from partita.recipes.values import values_of
 from partita.report.answer import Answer, lines_of
 from partita.report.comparison import Comparison, verdict
 from partita.report.json import (
@@ -157,7 +158,11 @@ def recipes_answer(name: str) -> Answer:
     import inspect
 
     chosen = {key: RECIPES[key] for key in ([parse(name)[0]] if name else RECIPES)}
-    text = tuple(inspect.getdoc(recipe.make) or "" for recipe in chosen.values()) if name else ()
+    if not name:
+        return Answer(recipes_body(chosen), (recipes_table(chosen),))
+    [recipe] = chosen.values()
+    words = {knob: ", ".join(values) for knob, default in recipe.knobs.items() if (values := values_of(knob, default))}
+    text = filter(None, (inspect.getdoc(recipe.make), "Values of its knobs that are words:", *lines_of(words)))
     return Answer(recipes_body(chosen), (recipes_table(chosen), *text))
 
 

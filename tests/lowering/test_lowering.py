@@ -307,7 +307,7 @@ CONTRADICTIONS = [
     (dealt((0, 1, 2), (3,), 2), "2 microbatches out to 3 replicas"),
     (dealt((0, 1, 2), (3, 4), 4), "needs 5 devices"),
     (plan(before=(Phase(0, Plan("first")),)), "0 steps"),
-    (plan(sync=(Sync(through=Gossip("around"), payload=Payload.PARAMETER),)), "push, pull and pair"),
+    (plan(sync=(Sync(through=Gossip("around"), payload=Payload.PARAMETER),)), "push, pull, pair"),
     (plan(sync=(Sync(through=Gossip("pull", 0), payload=Payload.PARAMETER),)), "0 partners"),
     (plan(sync=(Sync(through=Neighbours("star"), payload=Payload.PARAMETER),)), "no graph 'star'"),
     (plan(sync=(Sync(payload=Payload.DUAL),)), "a penalty of 0"),

@@ -9,6 +9,7 @@ import pytest
 from partita.cluster.cluster import Cluster, Group
 from partita.cluster.show import show_cluster
 from partita.recipes.catalogue import RECIPES
+from partita.recipes.values import values_of
 from partita.report.answer import write_json
 from partita.report.answers import recipes_answer
 from partita.report.json import cluster_body, comparison_body, recipes_body, refused_body, timeline_body
@@ -111,7 +112,26 @@ def test_numbers_are_printed_in_full_up_to_the_next_unit() -> None:
 
 @pytest.mark.parametrize("call", ["ddp", "ddp(bucket_bytes=3)"])
 def test_a_recipe_is_described_whatever_its_knobs(call: str) -> None:
-    assert recipes_answer(call).text[-1] == getdoc(RECIPES["ddp"].make)
+    assert getdoc(RECIPES["ddp"].make) in recipes_answer(call).text
+
+
+def test_a_recipe_says_which_words_its_knobs_allow() -> None:
+    said = "\n".join(map(str, recipes_answer("ddp").text))
+    for words in (
+        "none, optimizer, gradients, parameters",
+        "none, fp16, bf16",
+        "backend, auto, ring",
+        "fifo, priority",
+    ):
+        assert words in said
+    assert "push, pull, pair" in "\n".join(map(str, recipes_answer("gossip").text))
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_what_a_knob_is_by_itself_is_among_the_words_it_allows(name: str) -> None:
+    for knob, default in RECIPES[name].knobs.items():
+        if isinstance(default, str | bool):
+            assert str(default).lower() in values_of(knob, default), knob
 
 
 def test_recipes_say_their_knobs() -> None:
