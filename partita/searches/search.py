@@ -50,7 +50,7 @@ class Search:
 
     def __repr__(self) -> str:
         first = f", first {self.candidates[0]!r}" if self.candidates else ""
-        return f"<Search of {len(self.candidates)} plans by {self.objective}{first}>"
+        return f"<Search by {self.objective}, plans kept: {len(self.candidates)}{first}>"
 
     @property
     def best(self) -> Plan:
