@@ -9,8 +9,8 @@ that the new plan does not have in the same form is converted:
   applied first, oldest first, as at the end of a phase.
 - Tensors that an agreement keeps (an anchor, an outer momentum) are loaded if the new plan keeps them too; if the
   checkpoint has none, they are initialised as in a new run.
-- Residuals of codecs with error feedback, and momentum ahead of a codec, are divided among the ranks that keep one now,
-  so that their sum is preserved.
+- Residuals of codecs with error feedback, what codings of differences have said, and momentum ahead of a codec, are
+  divided among the ranks that keep one now, so that their sum is preserved.
 - What a server has of contributions (their number, those that have made no step yet, squares) is loaded where one
   serves in the same way.
 - Settings of the optimizer go on, but for those that the task itself has changed (`settings`).
@@ -187,7 +187,7 @@ def _scale(saved: Checkpoint, program: Program, state: State) -> None:
 
 def _kept(contents: Contents, program: Program, rank: int, state: State) -> None:
     same, keepers = alike(program), keepers_of(program)
-    summed = {Space.RESIDUAL, *((Space.VELOCITY,) if momentum_ahead(program.update)[0] else ())}
+    summed = {Space.RESIDUAL, Space.SAID, *((Space.VELOCITY,) if momentum_ahead(program.update)[0] else ())}
     for (space, bucket), flat in state.kept.items():
         if space in (Space.ANCHOR, Space.SHARED):
             flat.copy_(state.parameter[bucket])

@@ -17,6 +17,12 @@ to owners    wire        Z0--      E0 makes a message of each owner's part, Z0 b
 E0 of a round waits for D0 of the one before, which still reads the coding; where gradients of several rounds are under
 way, for that of so many rounds before.
 
+Of differences (EF21, DIANA), all that a worker has said is SAID, and the sum of that over all is HEARD:
+
+end          compute  P0 J0 E0 M0 MJ0           J0: what differs from SAID, E0 encodes that; M0: what the coding says,
+             wire           A0-------           MJ0: SAID moves by so much of it; A0 before M0 where codings are summed
+             decode                D0 H0 HD0    D0: the sum of what all say, H0: HEARD moves, HD0: the gradient is both
+
 A bound on each worker's own gradient and momentum ahead of the codec (SP-03) come between:
 
              compute  P0 P1 .. K V0 E0 V1 E1 ..      K waits for the last P: it bounds the norm of all buckets
@@ -25,6 +31,7 @@ A bound on each worker's own gradient and momentum ahead of the codec (SP-03) co
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Final
@@ -155,48 +162,82 @@ def summed(how: Summing, label: str, bucket: Bucket, lane: str, pack: str = "") 
         algorithm = "ring" if hop and algorithm == BACKEND else algorithm
         whole = Collective(Kind.ALL_REDUCE, bucket.name, groups, space, algorithm, hop and check_codec(hop))
         return Agreement((), (Instruction(last, whole, lane, (packed,)),), last)
-    sums = made[0].dtype != "uint8"
+    sums, codec = made[0].dtype != "uint8", made[0].codec
     free = packed, After(f"D{label}", made[0].slots)
-    *ahead, encode = encoding(how.update, label, bucket, made[0], free, space)
+    first = encoding(how.update, label, bucket, made[0], free, space)
     if of_streams(algorithm_for(wire, bucket.size)):
-        own = Instruction(f"D{label}", Decode(bucket.name, made[0].name, (), space), DECODE, (After(encode.name),))
-        algorithm, density = algorithm_for(wire, bucket.size), density_of(made[0].codec, bucket.elements)
+        own = Instruction(f"D{label}", Decode(bucket.name, made[0].name, (), space), DECODE, (After(first[-1].name),))
+        algorithm, density = algorithm_for(wire, bucket.size), density_of(codec, bucket.elements)
         hop = codec_at(wire, "hop")
         chosen = Collective(Kind.ALL_REDUCE, bucket.name, groups, space, algorithm, hop and check_codec(hop), density)
-        return Agreement((*ahead, encode), (own, Instruction(last, chosen, lane, (After(own.name),))), last)
-    held = encode.act.space if isinstance(encode.act, Encode) else space
+        then = [own, Instruction(last, chosen, lane, (After(own.name),))]
+        then += heard(label, bucket, codec, last, DECODE, space)
+        return Agreement(tuple(first), tuple(then), then[-1].name)
+    held = next(one.act.space for one in first if isinstance(one.act, Encode))
     kind = Kind.ALL_REDUCE if sums else Kind.ALL_GATHER
-    then: list[Instruction] = []
+    then = []
     for i, coding in enumerate(made):
         again = f".{i}" if i else ""
         if i:
             more = Encode(bucket.name, coding.name, held)
             then.append(Instruction(f"E{label}{again}", more, "encode", (After(then[-1].name),)))
         algorithm, ready = algorithm_for(wire, coding.size) if sums else BACKEND, After(f"E{label}{again}")
+        ready = After(first[-1].name) if sums and not i else ready
         whole = Collective(kind, coding.name, groups, Space.CODED, algorithm)
         then.append(Instruction(f"A{label}{again}", whole, f"{lane}{again}", (ready,)))
     decode = Decode(bucket.name, made[-1].name, () if sums else how.group, space)
-    then.append(Instruction(f"D{label}", decode, DECODE, (After(then[-1].name),)))
-    return Agreement((*ahead, encode), tuple(then), f"D{label}")
+    waits = (After(then[-1].name), *(After(one.name) for one in first[-1:] if codec.difference))
+    then.append(Instruction(f"D{label}", decode, DECODE, waits))
+    then += heard(label, bucket, codec, f"D{label}", DECODE, space)
+    return Agreement(tuple(first), tuple(then), then[-1].name)
 
 
 def encoding(
     update: Update, label: str, bucket: Bucket, coding: Coding, after: tuple[After, ...], space: Space = Space.GRADIENT
 ) -> list[Instruction]:
-    """The Encode of a bucket, after the momentum that goes ahead of it."""
+    """The Encode of a bucket, after the momentum that goes ahead of it; of differences with what is SAID by it."""
     factor, nesterov = momentum_ahead(update)
-    if not factor:
-        return [Instruction(f"E{label}", Encode(bucket.name, coding.name, space), "compute", after)]
-    velocity = Term(Space.VELOCITY)
-    own = (Term(Space.VELOCITY, (factor,)), Term(Space.GRADIENT, (factor if nesterov else 1.0,)))
-    ahead = [Instruction(f"V{label}", Mix(bucket.name, Space.VELOCITY, own), "compute", after)]
+    ahead, clears, into = list[Instruction](), tuple[Space, ...](), space
+    if factor:
+        own = (Term(Space.VELOCITY, (factor,)), Term(Space.GRADIENT, (factor if nesterov else 1.0,)))
+        ahead.append(Instruction(f"V{label}", Mix(bucket.name, Space.VELOCITY, own), "compute", after))
+        space = Space.GRADIENT if nesterov else Space.VELOCITY
+        clears = (Space.VELOCITY,) if masks(coding.codec) else ()
     if nesterov:
-        both = Mix(bucket.name, Space.GRADIENT, (Term(Space.GRADIENT), velocity))
+        both = Mix(bucket.name, Space.GRADIENT, (Term(Space.GRADIENT), Term(Space.VELOCITY)))
         ahead.append(Instruction(f"G{label}", both, "compute", after))
-    space = Space.GRADIENT if nesterov else Space.VELOCITY
-    clears = (Space.VELOCITY,) if masks(coding.codec) else ()
+    after = (*after, *(After(one.name) for one in ahead[-1:]))
+    if coding.codec.difference:
+        return [*ahead, *_said(label, bucket, coding, after, space, into)]
     encode = Encode(bucket.name, coding.name, space, clears)
-    return [*ahead, Instruction(f"E{label}", encode, "compute", (*after, After(ahead[-1].name)))]
+    return [*ahead, Instruction(f"E{label}", encode, "compute", after)]
+
+
+def _said(
+    label: str, bucket: Bucket, coding: Coding, after: tuple[After, ...], own: Space, into: Space
+) -> Iterator[Instruction]:
+    """What is in `own` encoded as its difference from what was SAID, which is made `into` the gradient, or the change
+    of weights, that nobody needs any more; then SAID moves by its share of what the coding says."""
+    name, moved = bucket.name, (Term(Space.SAID), Term(into, (coding.codec.difference,)))
+    made = (Term(own), Term(Space.SAID, (-1.0,)))
+    yield Instruction(f"J{label}", Mix(name, into, made), "compute", after)
+    yield Instruction(f"E{label}", Encode(name, coding.name, into), "compute", (*after, After(f"J{label}")))
+    yield Instruction(f"M{label}", Decode(name, coding.name, (), into), "compute", (After(f"E{label}"),))
+    yield Instruction(f"MJ{label}", Mix(name, Space.SAID, moved), "compute", (After(f"M{label}"),))
+
+
+def heard(
+    label: str, bucket: Bucket, codec: Codec, ready: str, lane: str, space: Space = Space.GRADIENT
+) -> list[Instruction]:
+    """What makes the sum of codings of differences, once it is `ready` in a `space`, that of what they stand for: what
+    was HEARD and what is new, of which HEARD keeps its share. Nothing where numbers themselves are encoded."""
+    share, name = codec.difference, bucket.name
+    if not share:
+        return []
+    moved, kept = (Term(Space.HEARD), Term(space, (share,))), Term(Space.HEARD)
+    whole = (kept,) if share == 1 else (Term(space, (1 - share,)), kept)
+    moves = Instruction(f"H{label}", Mix(name, Space.HEARD, moved), lane, (After(ready),))
+    return [moves, Instruction(f"HD{label}", Mix(name, space, whole), lane, (After(moves.name),))]
 
 
 def bounded_alone(draft: Draft, first: dict[str, tuple[Instruction, ...]]) -> dict[str, tuple[Instruction, ...]]:

@@ -61,6 +61,8 @@ def own_gradient_gaps(plan: Plan) -> Iterator[tuple[bool, str]]:
     yield bounded, f"a bound on each worker's own gradient ahead of a codec {where}"
     in_rounds = codec is not None and codec.name in SPECS and spec_of(codec).counts is not None
     yield in_rounds and plan.memory.shard is not Shard.NONE, "codecs in rounds with sharded state"
+    differs = codec is not None and codec.difference > 0
+    yield differs and plan.memory.shard is not Shard.NONE, "a codec of differences with sharded state"
 
 
 def coded_gaps(plan: Plan, dropped: bool) -> Iterator[tuple[bool, str]]:
@@ -71,6 +73,7 @@ def coded_gaps(plan: Plan, dropped: bool) -> Iterator[tuple[bool, str]]:
     known = codec is not None and codec.name in SPECS
     yield codec is not None and dropped, "codecs where late gradients are dropped"
     yield codec_at(sync.wire, "server") is not None, "coded answers of servers that go ahead"
+    yield codec is not None and codec.difference > 0, "a codec of differences at servers that go ahead"
     other = sync.payload not in (Payload.GRADIENT, Payload.DELTA)
     yield codec is not None and other, f"codecs of {sync.payload} at servers"
     bounded = codec is not None and known and bound_of(codec, 1) > 0

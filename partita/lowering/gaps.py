@@ -106,6 +106,8 @@ def _agreement_gaps(graph: Graph, plan: Plan) -> Iterator[tuple[bool, str]]:
     else:
         yield any(codec.where == "server" for codec in wire.codecs), "codecs of servers"
         yield len(wire.codecs) > 1 and not coded_twice(wire), "several codecs, one after the other"
+    differs = any(codec.difference for codec in wire.codecs)
+    yield differs and coded_twice(wire), "a codec of differences whose sums are encoded once more"
     yield wire.collective != BACKEND and serves, f"the collective {wire.collective!r} through servers"
     yield from ordering_gaps(plan)
 

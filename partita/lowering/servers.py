@@ -14,6 +14,7 @@ The weight of a weighted loss goes ahead of the gradients, to every server: PW S
 a codec all workers need it, and sum it up themselves: PW AW, and a W0 before each E0.
 
 codec at the end       E0 after P0, S0 and I0 in Space.CODED; C0 is a Decode of all workers' codings
+of differences         besides, H0 HD0 after C0: what was HEARD and what is new (`coding`)
 codec of the server    besides, Y0 encodes the sum after C0 (W0), with a memory of its own, and D0 sends that;
                        worker  apply  Q0 U0 after R0: all decode the same answer and step by themselves (QU-05, QU-06)
 """
@@ -26,7 +27,7 @@ from typing import Final
 from partita.lowering.agreement import lanes_of, means_of, program_of, scaled
 from partita.lowering.async_servers import asynchronous
 from partita.lowering.chain import in_chains
-from partita.lowering.coding import bounded_alone, downward, encoding, upward
+from partita.lowering.coding import bounded_alone, downward, encoding, heard, upward
 from partita.lowering.norm import bounded
 from partita.lowering.owners import Owners, owners_of
 from partita.lowering.samples import Draft, ReplicaGroup, packed, passes, separate
@@ -218,12 +219,14 @@ def _combined(
         act, cargo, space = Decode(bucket, coding.name, draft.workers), coding.name, Space.CODED
     for w in draft.workers:
         if w == host:
-            waits = [*waits, After(f"E{label}" if coding else f"P{label}")]
+            own = _encoding(draft, int(label), True) if coding else ()
+            waits = [*waits, After(own[-1].name if own else f"P{label}")]
             continue
         came = Receive(cargo, (w,), f"{bucket}.up", space)
         body.append(Instruction(f"I{label}.{w}", came, f"from{w}", (After(f"C{label}", 1), *asked)))
         waits = [*waits, After(f"I{label}.{w}")]
-    return [*body, Instruction(f"C{label}", act, "serve", tuple(waits))]
+    body.append(Instruction(f"C{label}", act, "serve", tuple(waits)))
+    return body + (heard(label, draft.buckets[int(label)], coding.codec, f"C{label}", "serve") if coding else [])
 
 
 def _clipped(draft: Draft, mine: list[int], owners: Owners) -> list[Instruction]:

@@ -1,6 +1,8 @@
 """What a plan's codecs leave of gradients, worker by worker, in plain operators: the oracle of lossy plans.
 
 contribution of worker r   v = e_r + g_r,   message = encode(v),   e_r = v - decode(message)
+of differences (EX-10, 11) v = g_r - h_r,   message = encode(v),   h_r += a decode(message),   applied h + the sum of
+                           decode(message) over r,   then h += a times that sum
 momentum ahead (SP-03)     g_r bounded, u_r = m u_r + g_r,   v = e_r + u_r,   u_r = 0 where the message has entries
 applied                    sum over r of decode(message of r), in the order of the ranks
 in rounds (EX-02)          decoded from all workers' values together, starting from the last decoded values
@@ -44,11 +46,13 @@ NOBODY: Final[Mapping[str, Mapping[int, Sequence[Named]]]] = {}
 
 @dataclass
 class Lossy:
-    """The codecs of a run's programs: `residual` of each (worker, bucket) so far, `velocity` of momentum that is
-    applied before the codec."""
+    """The codecs of a run's programs: `residual` of each (worker, bucket) so far, what was `said` there by differences
+    and `heard` of all, `velocity` of momentum that is applied before the codec."""
 
     seed: int
     residual: dict[tuple[int, str], torch.Tensor] = field(default_factory=dict)
+    said: dict[tuple[int, str], torch.Tensor] = field(default_factory=dict)
+    heard: dict[str, torch.Tensor] = field(default_factory=dict)
     velocity: dict[tuple[int, str], torch.Tensor] = field(default_factory=dict)
     basis: dict[str, torch.Tensor] = field(default_factory=dict)
     shapes: dict[Piece, torch.Size] = field(default_factory=dict)
@@ -155,7 +159,8 @@ class Lossy:
         for worker, gradient in own.items():
             held = self.residual.get((worker, bucket.name), torch.zeros_like(gradient))
             ahead = self._ahead(program, (worker, bucket.name), gradient)
-            value = ahead + held if codec.error_feedback else ahead
+            known = self.said.get((worker, bucket.name), torch.zeros_like(gradient))
+            value = ahead + held if codec.error_feedback else ahead - known if codec.difference else ahead
             key = coding_key(self.seed, step, worker, coding.name)
             if coding.edges:
                 meant = self._of_parts(coding, value, ahead, worker, step, drawn_for(coding.name, name))
@@ -163,11 +168,13 @@ class Lossy:
                 said.append(meant)
                 continue
             message = encoded(codec.name, value, settings, key, ahead)
-            if (worker, bucket.name) in self.velocity and masks(codec):
+            if (worker, bucket.name) in self.velocity and masks(codec) and not codec.difference:
                 self.velocity[worker, bucket.name][places(codec.name, message, value, settings)] = 0
             meant = decoded(codec.name, message, value, settings)
             if codec.error_feedback:
                 self.residual[worker, bucket.name] = value - meant
+            if codec.difference:
+                self.said[worker, bucket.name] = known + codec.difference * meant
             said.append(message.view(getattr(torch, sums)) if sums else meant)
         first, *others = said
         if act and sums and act.algorithm != BACKEND:
@@ -179,7 +186,10 @@ class Lossy:
             first = first + other
         like = next(iter(own.values()))
         total = decoded(codec.name, first.view(torch.uint8), like, settings) if sums else first
-        return self._handed_on(program, bucket, total.to(like.dtype), list(own), step)
+        total = self._handed_on(program, bucket, total.to(like.dtype), list(own), step)
+        before = self.heard.get(bucket.name, torch.zeros_like(total))
+        self.heard[bucket.name] = before + codec.difference * total
+        return before + total if codec.difference else total
 
     def _of_parts(
         self, coding: Coding, value: torch.Tensor, ahead: torch.Tensor, worker: int, step: int, place: str

@@ -27,12 +27,17 @@ PLACES: Final = ("end", "hop", "server")
 class Codec:
     """A compression of what is sent. `where`, one of PLACES: at the ends of a collective, before and after it (end); at
     each of its messages (hop); or in both directions of a server (server). `settings` are the codec's own numbers, such
-    as (("ratio", 0.001),)."""
+    as (("ratio", 0.001),).
+
+    With `error_feedback` a sender adds what its messages have not said yet. With a `difference` a above 0, it encodes
+    how what it has differs from h_i, h_i moves by a times what the message says, and all that hear keep the sum of all
+    h_i, to which they add what is said (EF21 of Richtarik et al. 2021: a = 1; DIANA of Mishchenko et al. 2019)."""
 
     name: str
     where: str = "end"
     error_feedback: bool = False
     settings: tuple[tuple[str, float], ...] = ()
+    difference: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

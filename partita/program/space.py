@@ -15,6 +15,7 @@ class Space(StrEnum):
     ANCHOR                  kept; starts as the weights: those last agreed on, a centre, or a sum
     SHARED                  kept; starts as the weights: one tensor for all ranks of a machine
     SERVED                  kept; starts as the weights: a server's, where its rank's own worker reads others
+    SAID, HEARD             kept; start as zeros: what codings of differences have said, and the sum of that over all
     VELOCITY .. REST        kept; start as zeros, for whatever a method keeps from round to round
     """
 
@@ -33,11 +34,13 @@ class Space(StrEnum):
     REST = "rest"
     SHARED = "shared"
     SERVED = "served"
+    SAID = "said"
+    HEARD = "heard"
 
 
 KEPT: Final = (
     Space.ANCHOR, Space.VELOCITY, Space.DELTA, Space.DUAL, Space.RESIDUAL, Space.BASIS, Space.REST, Space.SHARED,
-    Space.SERVED,
+    Space.SERVED, Space.SAID, Space.HEARD,
 )  # fmt: skip
 
 

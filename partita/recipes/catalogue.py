@@ -27,11 +27,13 @@ from partita.recipes.bytescheduler import bytescheduler
 from partita.recipes.d_psgd import d_psgd
 from partita.recipes.dc_asgd import dc_asgd
 from partita.recipes.ddp import ddp
+from partita.recipes.diana import diana
 from partita.recipes.diloco import diloco
 from partita.recipes.downpour import downpour
 from partita.recipes.dynsgd import dynsgd
 from partita.recipes.eamsgd import eamsgd
 from partita.recipes.easgd import easgd
+from partita.recipes.ef21 import ef21
 from partita.recipes.fastest import fastest
 from partita.recipes.gossip import gossip
 from partita.recipes.gpipe import gpipe
@@ -95,6 +97,8 @@ OURS: Final[dict[str, Recipe]] = {
         "synchronous",
         "Li et al., VLDB 2020",
     ),
+    "ef21": Recipe(ef21, ("EX-10",), "synchronous", "Richtarik et al., NeurIPS 2021"),
+    "diana": Recipe(diana, ("EX-11",), "synchronous", "Mishchenko et al. 2019"),
     "ps_sync": Recipe(ps_sync, ("DP-03",), "synchronous", "Li et al., OSDI 2014"),
     "ps_sharded": Recipe(ps_sharded, ("DP-07",), "synchronous", "Li et al., OSDI 2014"),
     "horovod": Recipe(horovod, ("DP-33",), "synchronous", "Sergeev & Del Balso 2018"),

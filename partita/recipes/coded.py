@@ -9,25 +9,28 @@ from partita.errors import PlanError
 from partita.graph.graph import Graph
 from partita.plan.plan import Correction, Phase, Plan, Update, alone
 from partita.plan.wire import Codec
-from partita.wire.codec import settings_of, spec_of
+from partita.wire.codec import check_codec, read_codecs, settings_of, spec_of
 
 DENSEST: Final = 0.25
+ENDS: Final = {"hop": "end"}  # where a codec of every hop is used where partial sums have no past
 THINNER: Final = 4
 
 
-def coded(plan: Plan, graph: Graph, ramp: int = 0) -> Plan:
-    """The plan with what its codecs need (SP-03): the task's momentum applied before dgc; with `ramp`, phases of so
-    many steps in which a quarter, a sixteenth, ... of the elements are sent, until the codec's own ratio.
+def coded(plan: Plan, graph: Graph, ramp: int = 0, *, ahead: bool = False) -> Plan:
+    """The plan with what its codecs need (SP-03): the task's momentum applied before dgc, or `ahead` of any codec; with
+    `ramp`, phases of so many steps in which a quarter, a sixteenth, ... of the elements are sent, until the codec's own
+    ratio.
 
     Raises PlanError for a momentum that cannot go before a codec, and for a ramp without a codec that has a ratio.
     """
     codecs = [codec for sync in plan.sync for codec in sync.wire.codecs]
     own = graph.optimizer.momentum
-    if own and not alone(plan) and any(spec_of(codec).ahead for codec in codecs):
-        if graph.optimizer.fixed_to:
+    if (own or ahead) and not alone(plan) and (ahead or any(spec_of(codec).ahead for codec in codecs)):
+        fixed = graph.optimizer.fixed_to or ("" if own else "its optimizer has none")
+        if fixed:
             raise PlanError(
-                f"{plan.name} applies the task's momentum before its codec, and {graph.optimizer.fixed_to}; give SGD "
-                "one momentum that stays, without dampening, or another codec, such as topk"
+                f"{plan.name} applies the task's momentum before its codec, and {fixed}; give SGD one momentum that "
+                f"stays, without dampening, or {'leave ahead out' if ahead else 'another codec, such as topk'}"
             )
         rule = (("factor", own), ("nesterov", 1.0)) if graph.optimizer.nesterov else (("factor", own),)
         plan = with_update(plan, replace(plan.update, corrections=(Correction("momentum", rule),)))
@@ -45,6 +48,18 @@ def coded(plan: Plan, graph: Graph, ramp: int = 0) -> Plan:
         found.append(Phase(ramp, replace(thinned(plan, ratio), before=())))
         ratio /= THINNER
     return replace(plan, before=(*before, *found))
+
+
+def of_differences(plan: Plan, codec: str, share: float) -> Plan:
+    """The plan with codecs, at the ends, of how gradients differ from what was said of them before, which moves by
+    that `share` of what a message says. Raises PlanError where there is no codec, or one cannot do that."""
+    codecs = tuple(
+        check_codec(replace(one, where=ENDS.get(one.where, one.where), error_feedback=False, difference=share))
+        for one in read_codecs(codec)
+    )
+    if not codecs:
+        raise PlanError(f"{plan.name} encodes differences, and codec=none encodes nothing; give one, or take ddp")
+    return replace(plan, sync=tuple(replace(s, wire=replace(s.wire, codecs=codecs)) for s in plan.sync))
 
 
 def with_update(plan: Plan, update: Update) -> Plan:

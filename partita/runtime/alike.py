@@ -16,11 +16,12 @@ def alike(program: Program) -> dict[str, frozenset[Space]]:
     acts: dict[str, list[Act]] = {bucket.name: [] for bucket in program.buckets}
     for _, instruction in program.instructions():
         if bucket := getattr(instruction.act, "bucket", ""):
-            acts.get(bucket, []).append(instruction.act)
-    found, joint = {}, products(program)
+            coding = program.coding.get(bucket)
+            acts.get(coding.bucket if coding else bucket, []).append(instruction.act)
+    found, joint, own = {}, products(program), _own_codings(program)
     for name, mine in acts.items():
         same = frozenset(Space)
-        while (after := same & _after(mine, same, name in joint)) != same:
+        while (after := same & _after(mine, same, name in joint, own)) != same:
             same = after
         found[name] = same
     return found
@@ -32,11 +33,25 @@ def products(program: Program) -> frozenset[str]:
     return frozenset(act.bucket for act in packs if not program.stages[act.stage].forward_length)
 
 
-def _after(acts: Sequence[Act], before: frozenset[Space], joint: bool) -> frozenset[Space]:
-    same = set(before)
+def _own_codings(program: Program) -> frozenset[str]:
+    """The codings of which several ranks make one each; any other is a server's, that all others get."""
+    makers: dict[str, set[int]] = {}
+    for role in program.roles:
+        for act in role.acts(Encode):
+            makers.setdefault(act.coding, set()).update(role.ranks)
+    return frozenset(name for name, ranks in makers.items() if len(ranks) > 1)
+
+
+def _after(acts: Sequence[Act], before: frozenset[Space], joint: bool, own: frozenset[str]) -> frozenset[Space]:
+    same, apart = set(before), set[str]()
     for act in acts:
         if isinstance(act, Encode):
             same.difference_update((act.held, *act.clears))
+            apart |= {act.coding} & own
+        elif isinstance(act, Collective | Receive) and act.space is Space.CODED:
+            apart -= {act.bucket}
+        elif isinstance(act, Decode) and not act.sources and act.coding in apart:
+            same.discard(act.into)
         elif (found := _left(act, same, joint)) is not None:
             space, equal = found
             (same.add if equal else same.discard)(space)
@@ -54,8 +69,7 @@ def _left(act: Act, same: set[Space], joint: bool) -> tuple[Space, bool] | None:
     if isinstance(act, Collective):
         return act.space, True
     if isinstance(act, Combine | Decode):
-        space = sums_into(act)
-        return (space, True) if space else None
+        return (space, True) if (space := sums_into(act)) else None
     if isinstance(act, Pack):
         return act.space, joint
     if isinstance(act, Receive):

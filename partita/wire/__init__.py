@@ -13,6 +13,7 @@ is a Spec in `codec`, whose kernel is in the room of kernels.
     loads         the work of its hops: bytes, elements coded and added
     streams       sparse vectors, and the messages that carry them
     codec         Spec: what each codec is, how many bytes it makes
+    differences   codecs of what differs from what was said before, and which cannot be such
     elias         expected bits of Elias' code, for qsgd
     lowrank       shapes of factors, for powersgd
     factors       when factors of a gradient are smaller than it

@@ -13,6 +13,7 @@ from partita.errors import OptionError, PlanError, did_you_mean, users_code
 from partita.graph.tensor import ITEMSIZE
 from partita.plan.wire import PLACES, Codec
 from partita.units import Bytes
+from partita.wire.differences import check_differences
 from partita.wire.elias import expected_bits
 from partita.wire.lowrank import Shapes, factor_calls, factor_counts
 from partita.wire.offered import wrong_field
@@ -279,12 +280,13 @@ def check_codec(codec: Codec) -> Codec:
             f"{codec.name} cannot be applied to every hop: "
             f"{'its messages vary in length' if spec.varies else why}; use where=end"
         )
+    check_differences(codec, spec.ahead or spec.fresh or spec.counts is not None)
     return codec
 
 
 def read_codecs(text: str) -> tuple[Codec, ...]:
-    """The codecs of a knob: `none`, `q8`, `topk(ratio=0.01)`, `q8(where=end)`, `onebit(feedback=false)`; several, each
-    on what the one before left, between `+`. Raises PlanError naming what is allowed."""
+    """The codecs of a knob: `none`, `q8(where=end)`, `onebit(feedback=false)`, `topk(ratio=0.01,difference=1)`;
+    several, each on what the one before left, between `+`. Raises PlanError naming what is allowed."""
     if text in ("", "none"):
         return ()
     return tuple(check_codec(_read(part.strip())) for part in text.split("+"))
@@ -311,6 +313,7 @@ def _read(text: str) -> Codec:
                 own[str(keyword.arg)] = float(word)
             except ValueError:
                 raise PlanError(f"{text!r}: {keyword.arg}={word} is no number") from None
+    difference = own.pop("difference", 0.0)
     if feedback is None:
-        feedback = spec.feedback and where != "hop"
-    return Codec(name.id, where, feedback, tuple(own.items()))
+        feedback = spec.feedback and where != "hop" and not difference
+    return Codec(name.id, where, feedback, tuple(own.items()), difference)

@@ -49,7 +49,7 @@ CODED = [
     *(f"ddp(codec={name})" for name in ("fp16", "q8", "topk", "dgc", "onebit", "powersgd", "adaptive", "qsgd")),
     *(f"pipe_sgd(codec={name})" for name in ("topk", "onebit")),
     *(f"ps_sync(codec={name})" for name in ("fp16", "topk", "onebit", "onebit(where=server)", "adaptive")),
-    "zero2(codec=topk)", "downpour(codec=topk)",
+    "zero2(codec=topk)", "downpour(codec=topk)", "ef21", "ps_sync(codec=onebit(difference=1))",
 ]  # fmt: skip
 REAL = [
     "ddp(codec=q8)", "ddp(codec=dgc)", "ddp(codec=adaptive)", "ddp(codec=topk+q8,collective=sparse_split_dense)",

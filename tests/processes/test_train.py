@@ -101,7 +101,10 @@ SLOW_CODECS = (
     "topk(ratio=0.05),collective=kylix",
 )  # fmt: skip
 
-SERVED_CODECS = ("ps_sync(codec=dgc(ratio=0.1,clip=0.5)+q8(where=server),ramp=1)",)
+SERVED_CODECS = (
+    "ps_sync(codec=dgc(ratio=0.1,clip=0.5)+q8(where=server),ramp=1)",
+    "ps_sync(codec=topk(ratio=0.05,difference=1),own=false)",
+)  # fmt: skip
 
 
 @pytest.mark.slow
@@ -114,16 +117,16 @@ def test_schedules_chosen_by_the_clock(crews: Crews, tmp_path: Path) -> None:
     "plan",
     [
         "ddp(codec=q8)", "ddp(codec=threshold(threshold=0.001))", "ddp(codec=topk(ratio=0.05),collective=sparse_split)",
-        "zero2(codec=onebit,bucket_bytes=9000,microbatches=2)",
+        "zero2(codec=onebit,bucket_bytes=9000,microbatches=2)", "ef21(codec=topk(ratio=0.05))",
         *(pytest.param(f"zero1(codec={codec})", marks=pytest.mark.slow) for codec in ("q8", "bf16", "threshold")),
         *(pytest.param(f"ddp(codec={codec})", marks=pytest.mark.slow) for codec in SLOW_CODECS),
-        *(pytest.param(plan, marks=pytest.mark.slow) for plan in SERVED_CODECS),
+        *(pytest.param(plan, marks=pytest.mark.slow) for plan in (*SERVED_CODECS, "diana(bucket_bytes=9000)")),
     ],
 )  # fmt: skip
 def test_codecs_in_processes(crews: Crews, plan: str, tmp_path: Path) -> None:
     """QU-15 per hop, SP-01 with messages of varying length, CO-09, and slowly CO-08, QU-02, QU-04, QU-07, QU-11, QU-13,
-    QU-14, SP-03, SP-04, EX-02, also at servers (QU-05, QU-06): real processes end where all ranks in one process do,
-    which computes with one thread as they do: a codec makes a whole level of a last bit."""
+    QU-14, SP-03, SP-04, EX-02, EX-10, EX-11, also at servers (QU-05, QU-06): real processes end where all ranks in one
+    process do, which computes with one thread as they do: a codec makes a whole level of a last bit."""
     train_and_compare_with_one_process(crews("digits-cnn", "local:3"), plan, tmp_path)
 
 
