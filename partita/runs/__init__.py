@@ -22,8 +22,11 @@ while it runs
     divergence     whether replicas have the same weights
     memory_trace   what a rank allocates, over time
 ranks that die and come back
-    failover       who plays whose part
-    takeover       a part taken over
+    failover       a server's part is played by another process
+    cast           who plays which part
+    deaths         what processes tell each other of them
+    takeover       how far a part is that is taken over
     rejoin         a worker that was started again
     admission      the round at which it enters, which all agree on
+    presence       who is over
 """

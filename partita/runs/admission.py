@@ -7,7 +7,6 @@ rank 4, a server            sees it: 0:9               the same
 returns          how often any rank has come back, at which all look now and then
 returns/2        how often rank 2 has; absent/2: which ranks were away then, and are not asked
 clock/2/1/3      what rank 3 answers to its first return: leg:round, or that it is too late
-over/3           rank 3's run has ended
 """
 
 from __future__ import annotations
@@ -17,6 +16,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
+from partita.runs.presence import has_left
 from partita.units import Seconds
 
 POLL_INTERVAL: Final[Seconds] = 0.02
@@ -58,11 +58,6 @@ def last_return(store: Any, rank: int) -> Return:
     return Return(rank, store.add(f"returns/{rank}", 0))
 
 
-def leave(store: Any, rank: int) -> None:
-    """A rank's run has ended."""
-    store.set(f"over/{rank}", "")
-
-
 def answer(store: Any, back: Return, voter: int, entry: Admission | None) -> None:
     """Say from where on `voter` can go on with who is back; None: nowhere. The first answer stands."""
     store.compare_set(_clock(back, voter), "", f"{entry.leg}:{entry.round}" if entry else LATE)
@@ -82,7 +77,7 @@ def _answer(store: Any, back: Return, voter: int) -> Admission | None:
     """A rank's answer, for all who ask the same; None if it ended before it was asked, or is gone too."""
     end, key = time.monotonic() + REJOIN_TIMEOUT, _clock(back, voter)
     while not store.check([key]):
-        if store.check([f"over/{voter}"]) or time.monotonic() > end:
+        if has_left(store, voter) or time.monotonic() > end:
             answer(store, back, voter, None)
         else:
             time.sleep(POLL_INTERVAL)

@@ -192,7 +192,6 @@ class Execution:
 
     def _sent(self) -> Bytes:
         """What this process has sent in this run so far."""
-        assert self.session.transport is not None
         return self.session.transport.sent
 
     def _come_back(self, rank: Rank, at: int, reporter: Reporter) -> None:
@@ -286,7 +285,6 @@ def run(session: Session, job: Job, report: Report) -> dict[str, Any]:
     """
     saved = open_checkpoint(Path(job.resume)) if job.resume else None
     away, since = (saved.manifest.seconds, saved.manifest.step) if saved else (0.0, 0)
-    assert session.transport is not None
     session.transport.sent = 0
     execution = Execution(session, job, report, saved, away, Brake(since))
     halt = Halt(execution.brake, session.rank, session.world)

@@ -27,9 +27,9 @@ from partita.runs.admission import (
     answer,
     come_back,
     last_return,
-    leave,
     returns,
 )
+from partita.runs.presence import leave
 from partita.runs.session import Session
 from partita.runtime.leg import Leg
 from partita.runtime.membership import begin_without, finished_before, mark_back, mark_gone
@@ -132,7 +132,6 @@ class Rejoin:
 
     @property
     def _transport(self) -> Processes:
-        assert self.session.transport is not None
         return self.session.transport
 
     def _link(self, store: Any, peer: int, times: int) -> None:

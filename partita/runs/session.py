@@ -98,7 +98,7 @@ class Session:
     device: str = CPU
     init: str = ""
     values: Values = field(default_factory=dict)
-    transport: Processes | None = None
+    transport: Processes = field(init=False)  # from `open` on
     offset: Seconds = 0.0
     built: torch.Tensor | None = None
     _meetings: int = 0
@@ -163,7 +163,6 @@ class Session:
     def join(self, program: Program) -> None:
         """Make the process groups of a program's collectives and messages; every rank of the world must call it, also
         those that the program does not use."""
-        assert self.transport is not None
         acts = [(i.lane, i.act) for _, i in program.instructions() if isinstance(i.act, Send | Collective)]
         own = [(lane, act) for lane, act in acts if isinstance(act, Collective) and not by_messages(act)]
         groups = {(lane, group) for lane, act in own for group in act.groups if len(group) > 1}
@@ -175,7 +174,6 @@ class Session:
     ) -> Rank:  # fmt: skip
         """This process's Rank, whose round 0 is step `step`. Its state is `state`, that of a checkpoint, or a new
         one; `anew` is as in `carry_over`."""
-        assert self.transport is not None
         if self.device == CPU and limit() < inf:
             make_room(peak_memory(program, self.graph, self.rank))
         first = self.first(state) if values is None else values

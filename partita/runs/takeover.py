@@ -9,13 +9,29 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from copy import deepcopy
+from typing import NamedTuple
 
 from partita.program.instruction import Combine, Receive, Send, Update
+from partita.program.program import Role
 from partita.program.space import Space
 from partita.runtime.rank import Rank
 from partita.runtime.rules import load_schedule, schedule_state
+from partita.transport.channel import Channel
 
-CompletedRounds = Mapping[tuple[str, tuple[int, int]], int]  # of each message, by its key and its ends
+
+class Message(NamedTuple):
+    """What comes under `key` from one part to another, round after round."""
+
+    key: str
+    ends: tuple[int, int]  # sender, receiver
+
+    def other(self, part: int) -> int:
+        """The part at the other end."""
+        sender, receiver = self.ends
+        return receiver if part == sender else sender
+
+
+CompletedRounds = Mapping[Message, int]
 
 
 def copied(fresh: Rank, successor: Rank, completed: CompletedRounds) -> bool:
@@ -44,13 +60,23 @@ def take_over(fresh: Rank, completed: CompletedRounds) -> None:
         if isinstance(i.act, Send | Receive):
             most = rounds[_about(i.act)]
             summed = isinstance(i.act, Receive) and i.act.bucket in rounds
-            found = completed.get((i.act.key, ends_of(fresh.rank, i.act)), most)
+            found = completed.get(message_of(fresh.rank, i.act), most)
             fresh.board.done[i.name] = most if summed else min(found, most)
 
 
-def ends_of(rank: int, act: Send | Receive) -> tuple[int, int]:
-    """(sender, receiver) of one of a server's messages."""
-    return (rank, act.to[0]) if isinstance(act, Send) else (act.source[0], rank)
+def message_of(part: int, act: Send | Receive) -> Message:
+    """What a server sends or receives by an act."""
+    return Message(act.key, (part, act.to[0]) if isinstance(act, Send) else (act.source[0], part))
+
+
+def messages_of(part: int, role: Role) -> dict[str, Message]:
+    """Instruction -> what it sends or receives, of a part with this role."""
+    return {i.name: message_of(part, i.act) for i in role.instructions if isinstance(i.act, Send | Receive)}
+
+
+def progress(rank: Rank) -> dict[Message, int]:
+    """The rounds that a rank has done of each of its messages."""
+    return {message: rank.board.done[name] for name, message in messages_of(rank.rank, rank.role).items()}
 
 
 def applied(rank: Rank) -> dict[str, int]:
@@ -59,25 +85,31 @@ def applied(rank: Rank) -> dict[str, int]:
     return {i.act.bucket: done.get(i.name, 0) for i in rank.role.instructions if isinstance(i.act, Update)}
 
 
-def asked(rank: Rank) -> dict[tuple[str, tuple[int, int]], int]:
-    """(message, (sender, receiver)) -> rounds of that gradient which a server does not need any more."""
-    rounds, found = applied(rank), dict[tuple[str, tuple[int, int]], int]()
-    for i in rank.role.instructions:
-        if isinstance(i.act, Receive) and i.act.bucket in rounds:
-            found[i.act.key, ends_of(rank.rank, i.act)] = rounds[i.act.bucket]
+def unneeded(rank: Rank) -> dict[Message, int]:
+    """The rounds of each gradient that a server does not need any more."""
+    rounds = applied(rank)
+    gradients = [act for act in rank.role.acts(Receive) if act.bucket in rounds]
+    return {message_of(rank.rank, act): rounds[act.bucket] for act in gradients}
+
+
+def finished_over(channels: Mapping[int, Channel]) -> CompletedRounds:
+    """The rounds of a part's messages that are over by the count of its own end of each channel, or else by the other
+    end's. Channels count by key, whichever end sends."""
+    found: dict[Message, int] = {}
+    for channel in channels.values():
+        for key, rounds in {**(channel.there or {}), **channel.crossed}.items():
+            for ends in ((channel.mine, channel.other), (channel.other, channel.mine)):
+                found[Message(key, ends)] = rounds
     return found
 
 
 def _at_rest(rank: Rank, completed: CompletedRounds, rounds: Mapping[str, int]) -> bool:
-    for i in rank.role.instructions:
-        act = i.act
-        if isinstance(act, Combine) and rank.board.done.get(i.name, 0) > rounds[act.bucket]:
-            return False
-        if not isinstance(act, Receive) or act.space is not Space.GRADIENT:
-            continue
-        if completed.get((act.key, ends_of(rank.rank, act)), 0) > rounds[act.bucket]:
-            return False
-    return True
+    """Whether a server has applied all that has been summed, and all gradients that have come."""
+    sums = [(i.name, i.act.bucket) for i in rank.role.instructions if isinstance(i.act, Combine)]
+    gradients = [act for act in rank.role.acts(Receive) if act.space is Space.GRADIENT]
+    return all(rank.board.done.get(name, 0) <= rounds[bucket] for name, bucket in sums) and all(
+        completed.get(message_of(rank.rank, act), 0) <= rounds[act.bucket] for act in gradients
+    )
 
 
 def _about(act: Send | Receive) -> str:

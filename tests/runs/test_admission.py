@@ -6,7 +6,8 @@ import pytest
 import torch.distributed as dist
 
 from partita.runs import admission
-from partita.runs.admission import Admission, agreed, answer, come_back, last_return, leave, returns
+from partita.runs.admission import Admission, agreed, answer, come_back, last_return, returns
+from partita.runs.presence import leave
 
 
 def test_it_enters_at_the_furthest_round_of_those_who_are_there() -> None:

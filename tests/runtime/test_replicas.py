@@ -15,7 +15,7 @@ from partita.graph.graph import Graph
 from partita.program.absence import chain_of, successor_of
 from partita.program.instruction import Receive, Send
 from partita.runs.assembly import initial, make_rank
-from partita.runs.takeover import copied, ends_of, take_over
+from partita.runs.takeover import Message, copied, message_of, messages_of, take_over
 from partita.runtime.beside import LaneRun
 from partita.runtime.interleaving import advance
 from partita.runtime.leg import Interval
@@ -96,10 +96,9 @@ class Losing:
             if not exchange.brought:
                 del self.rendezvous.exchanges[place]
 
-    def _met(self, r: int) -> dict[tuple[str, tuple[int, int]], int]:
-        acts = (i.act for i in self.program.role_of[r].instructions if isinstance(i.act, Send | Receive))
-        places = [(act.key, ends_of(r, act)) for act in acts]
-        return {place: self.rendezvous.completed[place] for place in places}
+    def _met(self, r: int) -> dict[Message, int]:
+        messages = messages_of(r, self.program.role_of[r]).values()
+        return {message: self.rendezvous.completed[message] for message in messages}
 
     def _ask_again(self, fresh: Rank) -> None:
         """Messages that the lost rank had, and that `fresh` needs: whoever sent one brings it once more. What is still
@@ -107,7 +106,7 @@ class Losing:
         for i in fresh.role.instructions:
             if not isinstance(i.act, Send | Receive):
                 continue
-            (key, (sender, to)), done = (i.act.key, ends_of(fresh.rank, i.act)), fresh.board.done[i.name]
+            (key, (sender, to)), done = message_of(fresh.rank, i.act), fresh.board.done[i.name]
             had = self.rendezvous.completed[key, (sender, to)]
             self.rendezvous.completed[key, (sender, to)] = min(had, done)
             for round in range(done, had) if to == fresh.rank else ():
