@@ -1,7 +1,9 @@
 """A worker that was started again joins a running run: it enters at the round that all agree on (`admission`).
 
-rank 2   is back          its links are made anew          round 9, with the weights of the others: `adopt`
-rank 3   .. round 8 ends: held --- linked --- `give` ----- round 9, in which rank 2 takes part again
+rank 2   is back: `enter`                all answers: 9   links anew    `adopt` -------- round 9, from their weights
+rank 3   round 8 .. sees it, `_admit`:   all answers: 9   links anew    `_give` -------- round 9, with rank 2 again
+                    held, answers 8                       `_let_in`     after round 8
+rank 4   round 9 .. held, answers 9      all answers: 9   links anew    ---------------- round 9, with rank 2 again
 """
 
 from __future__ import annotations
@@ -29,12 +31,11 @@ from partita.runs.admission import (
     last_return,
     returns,
 )
-from partita.runs.presence import leave
+from partita.runs.presence import changes, leave
 from partita.runs.session import Session
 from partita.runtime.leg import Leg
 from partita.runtime.membership import begin_without, finished_before, mark_back, mark_gone
 from partita.runtime.rank import Rank
-from partita.transport.processes import Processes
 from partita.transport.store import line_to_store, prefixed
 from partita.transport.transport import PeerGone
 from partita.units import Seconds
@@ -60,8 +61,8 @@ class Rejoin:
 
     def __post_init__(self) -> None:
         self.store, me = self._client(), self.session.rank
-        pairs = {(a, b) for b in self.spare for a in self.met(b)}
-        self.peers = sorted({a + b - me for a, b in pairs if me in (a, b)})
+        may_leave = {peer for peer in self.spare if me in self.met(peer)}
+        self.peers = sorted(may_leave.union(self.met(me) if me in self.spare else ()))
 
     def met(self, peer: int) -> list[int]:
         """The ranks that exchange messages with a rank in any leg of the run."""
@@ -99,22 +100,28 @@ class Rejoin:
     def adopt(self, rank: Rank, at: int) -> None:
         """Receive the current weights, and other tensors kept from round to round: from the answers of servers, or
         from the first of the other workers."""
-        program, me = rank.program, self.session.rank
-        giver = self._giver(program, me)
-        for space, bucket in shared(program, me, giver) if giver >= 0 else ():
-            message = self._transport.receive(rank.state.flat(space, bucket, 0), giver, f"{bucket}.{space}", at)
-            if not message.block(self.session.timeout):
+        giver = self._giver(rank.program, rank.rank)
+        if giver is None:
+            for bucket in (act.bucket for act in rank.role.acts(Receive) if act.space is Space.ANCHOR):
+                rank.state.parameter[bucket].copy_(rank.state.kept[Space.ANCHOR, bucket])
+        else:
+            self._take(rank, giver, at)
+
+    def _take(self, rank: Rank, giver: int, at: int) -> None:
+        """Receive what another worker gives."""
+        me, patience = rank.rank, self.session.timeout
+        for space, bucket in shared(rank.program, me, giver):
+            tensor = rank.state.flat(space, bucket, 0)
+            message = self.session.transport.receive(tensor, giver, f"{bucket}.{space}", at)
+            if not message.block(patience):
                 raise RunError(
-                    f"rank {me} is back, and rank {giver} did not send {bucket} within {self.session.timeout:g} s; "
+                    f"rank {me} is back, and rank {giver} did not send {bucket} within {patience:g} s; "
                     "raise --timeout if a round takes as long",
                     rank=me,
                 )
-        for i in rank.role.instructions if giver < 0 else ():
-            if isinstance(i.act, Receive) and i.act.space is Space.ANCHOR:
-                rank.state.parameter[i.act.bucket].copy_(rank.state.kept[Space.ANCHOR, i.act.bucket])
 
     def _give(self, rank: Rank, peer: int, at: int) -> None:
-        """Send them from this rank, once it has finished the rounds before."""
+        """Send what a peer takes, once this rank has finished the rounds before."""
         rank.brake.lift(rank.step(at, 0))
         with rank.board.changed:
             over = partial(finished_before, rank, at)
@@ -122,59 +129,57 @@ class Rejoin:
             if not over():
                 return  # who is back hears nothing, and says so
         for space, bucket in shared(rank.program, rank.rank, peer):
-            message = self._transport.send(rank.state.flat(space, bucket, 0), peer, f"{bucket}.{space}", at)
+            message = self.session.transport.send(rank.state.flat(space, bucket, 0), peer, f"{bucket}.{space}", at)
             message.block(self.session.timeout)
 
-    def _giver(self, program: Program, peer: int) -> int:
-        """The rank that gives its weights to a rank that is back; -1 if answers of servers bring them."""
+    def _giver(self, program: Program, peer: int) -> int | None:
+        """The rank that gives its weights to a rank that is back; None if answers of servers bring them."""
+        if answered(program, peer):
+            return None
         workers = [w for w in self.met(peer) if program.role_of[w].keeps == "model" and w not in self.away]
-        return -1 if answered(program, peer) else workers[0]
-
-    @property
-    def _transport(self) -> Processes:
-        return self.session.transport
+        return workers[0]
 
     def _link(self, store: Any, peer: int, times: int) -> None:
         """Open the link to a peer; one of the two has come back so many times."""
         a, b = sorted((self.session.rank, peer))
         patience = min(self.session.timeout, REJOIN_TIMEOUT) if times else self.session.timeout
-        self._transport.link(peer, prefixed(store, f"link/{a}-{b}/{times}"), patience)
+        self.session.transport.link(peer, prefixed(store, f"link/{a}-{b}/{times}"), patience)
 
     def _watch(self) -> None:
-        store, before, known = self._client(), 0, dict[int, int]()
-        while not self.done.wait(WATCH_INTERVAL):
-            if (now := returns(store)) == before:
-                continue
-            before = now
+        """Until the run is over: learn who is back, and let it in."""
+        store, known = self._client(), dict.fromkeys(self.spare, 0)
+        for _ in changes(partial(returns, store), self.done, WATCH_INTERVAL):
             for peer in self.spare.intersection(self.peers):
                 back = last_return(store, peer)
-                if back.times > known.get(peer, 0):
+                if back.times > known[peer]:
                     known[peer] = back.times
                     threading.Thread(target=self._admit, args=(back,), daemon=True).start()
 
     def _admit(self, back: Return) -> None:
-        with suppress(RuntimeError, PeerGone):  # it has gone again meanwhile
-            self._agree(self._client(), back)
-
-    def _agree(self, store: Any, back: Return) -> None:
         """Stop before the next round, agree with all others on the one at which the peer enters, and go on with it."""
-        rank, me = self.rank, self.session.rank
-        if rank is None or not rank.program.steps:
-            answer(store, back, me, None)
-            return
-        begun = (rank.brake.hold() - rank.first_step) // rank.program.steps
-        try:
-            in_time = begun < self.legs[self.leg].rounds
-            answer(store, back, me, Admission(self.leg, max(begun, 1)) if in_time else None)
-            entry = agreed(store, back, self.met(back.rank))
-            if entry is not None:
-                mark_gone(rank, back.rank, back.times - 1)
-                self._link(store, back.rank, back.times)
-                mark_back(rank, back.rank, entry.round)
-                if self._giver(rank.program, back.rank) == rank.rank:
-                    self._give(rank, back.rank, entry.round)
-        finally:
-            rank.brake.resume()
+        with suppress(RuntimeError, PeerGone):  # it has gone again meanwhile
+            store, rank = self._client(), self.rank
+            if rank is None or not rank.program.steps:
+                answer(store, back, self.session.rank, None)
+                return
+            begun = (rank.brake.hold() - rank.first_step) // rank.program.steps
+            try:
+                in_time = begun < self.legs[self.leg].rounds
+                answer(store, back, rank.rank, Admission(self.leg, max(begun, 1)) if in_time else None)
+                entry = agreed(store, back, self.met(back.rank))
+                if entry is not None:
+                    self._let_in(store, rank, back, entry.round)
+            finally:
+                rank.brake.resume()
+
+    def _let_in(self, store: Any, rank: Rank, back: Return, at: int) -> None:
+        """Link a peer that is back, which takes part from round `at` on, with this rank's weights if they are the ones
+        to be given."""
+        mark_gone(rank, back.rank, back.times - 1)
+        self._link(store, back.rank, back.times)
+        mark_back(rank, back.rank, at)
+        if self._giver(rank.program, back.rank) == rank.rank:
+            self._give(rank, back.rank, at)
 
     def _client(self) -> Any:
         return line_to_store(self.number, self.session.timeout)
