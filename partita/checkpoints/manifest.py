@@ -18,6 +18,7 @@ from typing import Any, Final
 
 import torch
 
+from partita.checkpoints.settings import settings_of
 from partita.checkpoints.shard import File, sha256_of
 from partita.errors import InputError, check_schema
 from partita.files import atomically, sync
@@ -102,15 +103,25 @@ def foreseen(task: Task, seed: int, theirs: Identity) -> Identity:
     return replace(theirs, seed=seed, batch=task.batch_size, samples=len(task.data), layout=layout)
 
 
-def written(
-    plan: Plan, program: Program, step: int, flying: int, seconds: Seconds, keyed: bool, identity: Identity,
-    settings: Any = (),
-) -> Manifest:  # fmt: skip
-    """The manifest of a checkpoint of a plan after `step` steps; its files are named later."""
-    text, flies = write_plan(plan), flies_of(program)
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """When a checkpoint is made: after `step` steps, which took `seconds`, while what the last `flying` rounds made is
+    not applied yet."""
+
+    step: int
+    flying: int
+    seconds: Seconds = 0.0
+
+
+def manifest_of(
+    task: Task, graph: Graph, plan: Plan, program: Program, moment: Moment, *, seed: int, keyed: bool
+) -> Manifest:
+    """The manifest of a checkpoint of a plan while this Program of it runs; its files are named later."""
     return Manifest(
-        step, text, program.size, program.drain, flying, seconds, keyed, identity, flies=flies, settings=settings
-    )
+        moment.step, write_plan(plan), program.size, program.drain, moment.flying, moment.seconds, keyed,
+        identity_of(graph, seed, plan.update), flies=flies_of(program),
+        settings=settings_of(task, graph, program.update),
+    )  # fmt: skip
 
 
 def flies_of(program: Program) -> str:

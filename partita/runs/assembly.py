@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -12,11 +12,10 @@ import torch
 from partita.checkpoints.checkpoint import SavePolicy
 from partita.checkpoints.dividing import restored
 from partita.checkpoints.holding import held
-from partita.checkpoints.losses import LossFile, begun_in, losses_of, taken_rows, totals
-from partita.checkpoints.manifest import Identity, identity_of, written
+from partita.checkpoints.losses import Losses, LossFile, begun_in, losses_of, taken_rows, totals
+from partita.checkpoints.manifest import Moment, manifest_of
 from partita.checkpoints.restore import Checkpoint
 from partita.checkpoints.saving import save_shards
-from partita.checkpoints.settings import settings_of
 from partita.cluster.cluster import Cluster
 from partita.graph.batch import substitute
 from partita.graph.graph import Graph
@@ -28,7 +27,7 @@ from partita.runtime.device import CPU, clock_of
 from partita.runtime.feed import Feed, floats_of
 from partita.runtime.gather import reunited
 from partita.runtime.interleaving import advance
-from partita.runtime.leg import Interval, intervals, left
+from partita.runtime.leg import intervals, left
 from partita.runtime.owned import is_allocated
 from partita.runtime.rank import Code, Rank
 from partita.runtime.segment import compile_segment, last_reads
@@ -76,13 +75,10 @@ def compiled(graph: Graph, program: Program, role: Role, device: str) -> tuple[d
 def make_rank(
     task: Task, graph: Graph, program: Program, rank: int, state: State, transport: Transport, *, seed: int,
     first_step: int = 0, device: str = CPU, precision: str = "", keyed: bool = False,
-    code: tuple[dict[str, Code], set[Ref]] | None = None, saved: Checkpoint | None = None,
+    code: tuple[dict[str, Code], set[Ref]] | None = None,
 ) -> Rank:  # fmt: skip
     """A rank whose round 0 is step `first_step`, ready to be driven; it computes in the task's precision unless one is
-    given.
-
-    With a checkpoint, its state is put into `state`, and the rounds whose gradients are still in flight count as done.
-    """
+    given. `code` is what `compiled` makes of its role, if that is there."""
     role = program.role_of[rank]
     segments, reads = code or compiled(graph, program, role, device)
     uses = Counter(part for i in role.instructions if (part := getattr(i.act, "part", "")))
@@ -93,11 +89,14 @@ def make_rank(
     )  # fmt: skip
     if state.scaler:
         state.scaler.begin()
-    if saved is not None:
-        restored(saved, task, graph, program, rank, state, device)
-        made.board.done = dict.fromkeys((i.name for i in role.instructions), saved.flying(program))
-        made.collectives_begun = made.board.done.copy()
     return made
+
+
+def go_on(rank: Rank, saved: Checkpoint) -> None:
+    """Put a checkpoint into a rank that is new: its state, and as done the rounds whose gradients are in flight."""
+    restored(saved, rank.feed.task, rank.graph, rank.program, rank.rank, rank.state, rank.device)
+    rank.board.done = dict.fromkeys((i.name for i in rank.role.instructions), saved.flying(rank.program))
+    rank.collectives_begun = rank.board.done.copy()
 
 
 def train_in_process(
@@ -114,8 +113,7 @@ def train_in_process(
     """
     start = dict(values) if values is not None else initial(task, seed, precision)[1]
     states: dict[int, State] = {}
-    losses = {at: loss for at, _, loss, _ in losses_of(saved)[1]} if saved else {}
-    file, fresh = begun_in(keep.out if keep else ""), dict(losses)
+    losses = _LossRecord(begun_in(keep.out if keep else ""), saved)
     parts = left(graph, plan, cluster, steps, saved.manifest.step if saved else 0)
     for i, leg in enumerate(parts):
         if not settle and leg is parts[-1] and not leg.program.steps:
@@ -131,34 +129,46 @@ def train_in_process(
             make_rank(
                 task, graph, program, r, states[r], InProcess(r, rendezvous), seed=seed,
                 first_step=leg.step - flying * program.steps, device=device, precision=precision, keyed=keyed,
-                code=code[program.role_of[r].name], saved=saved,
+                code=code[program.role_of[r].name],
             )
             for r in range(program.size)
         ]  # fmt: skip
-        saved = None
+        if saved:
+            for rank in ranks:
+                go_on(rank, saved)
+            saved = None
         in_common(ranks)
         for interval in intervals(leg, flying, keep.every if keep else 0, not any(p.whole for p in parts[i + 1 :])):
             advance(ranks, interval, order, slow)
-            fresh |= totals(row for rank in ranks for row in taken_rows(rank))
-            losses |= fresh
+            losses.take(ranks)
             if keep and interval.keep:
-                identity = identity_of(graph, seed, plan.update)
-                own = settings_of(task, graph, program.update)
-                file, fresh = _keep(keep, ranks, plan, interval, identity, file, fresh, keyed, own), {}
+                in_flight = 0 if interval.drain else min(interval.stop, program.drain)
+                moment = Moment(ranks[0].step(interval.stop, 0), in_flight)
+                manifest = manifest_of(task, graph, plan, program, moment, seed=seed, keyed=keyed)
+                shards = [held(rank, interval.stop, in_flight) for rank in ranks]
+                losses.file = save_shards(shards, keep, manifest, losses.file, losses.noted())
     reunited(parts[-1].program, states)
-    return states, losses
+    return states, losses.of_step
 
 
-def _keep(
-    keep: SavePolicy, ranks: list[Rank], plan: Plan, interval: Interval, identity: Identity,
-    file: LossFile, losses: Mapping[int, float], keyed: bool, own: Any,
-) -> LossFile:  # fmt: skip
-    """A checkpoint after an interval; returns the file of losses, with those since the one before."""
-    program, rows = ranks[0].program, [(at, 0.0, loss, 0.0) for at, loss in losses.items()]
-    flying = 0 if interval.drain else min(interval.stop, program.drain)
-    shards = [held(rank, interval.stop, flying) for rank in ranks]
-    manifest = written(plan, program, ranks[0].step(interval.stop, 0), flying, 0.0, keyed, identity, own)
-    return save_shards(shards, keep, manifest, file, rows)
+class _LossRecord:
+    """The losses of a run in this thread: `of_step` of all steps; a checkpoint notes those since the one before in the
+    `file`."""
+
+    def __init__(self, file: LossFile, saved: Checkpoint | None) -> None:
+        self.file = file
+        self.of_step = {at: loss for at, _, loss, _ in losses_of(saved)[1]} if saved else {}
+        self._fresh = dict(self.of_step)
+
+    def take(self, ranks: Sequence[Rank]) -> None:
+        """Add what ranks have computed since they were last asked."""
+        self._fresh |= totals(row for rank in ranks for row in taken_rows(rank))
+        self.of_step |= self._fresh
+
+    def noted(self) -> Losses:
+        """The rows for a checkpoint, which are not fresh any more."""
+        fresh, self._fresh = self._fresh, {}
+        return [(at, 0.0, loss, 0.0) for at, loss in fresh.items()]
 
 
 def carry_over(

@@ -15,10 +15,10 @@ import psutil
 from partita.checkpoints.checkpoint import SavePolicy, place_of
 from partita.checkpoints.holding import held
 from partita.checkpoints.losses import Losses, LossFile, Row, begun_in, losses_of, taken_rows
-from partita.checkpoints.manifest import DamagedCheckpoint, identity_of, written
+from partita.checkpoints.manifest import DamagedCheckpoint, Moment, manifest_of
 from partita.checkpoints.restore import Checkpoint, changes_since, lost, open_checkpoint
 from partita.checkpoints.saving import save_together
-from partita.checkpoints.settings import sentences, settings_of
+from partita.checkpoints.settings import sentences
 from partita.errors import RunError
 from partita.plan.plan import Plan
 from partita.program.absence import entered
@@ -232,10 +232,11 @@ class Execution:
         losses = [(at, self._second(at), loss, weight) for at, loss, weight in self.losses[self.noted :]]
         losses = losses if self.file.size else self.earlier + losses
         shard = held(rank, round, flying)
-        seconds = time.perf_counter() - self.begun
-        identity = identity_of(self.session.graph, self.session.seed, self.job.plan.update)
-        own = settings_of(self.session.task, self.session.graph, rank.program.update)
-        manifest = written(self.job.plan, rank.program, self.step, flying, seconds, self.job.keyed, identity, own)
+        moment = Moment(self.step, flying, time.perf_counter() - self.begun)
+        manifest = manifest_of(
+            self.session.task, self.session.graph, self.job.plan, rank.program, moment,
+            seed=self.session.seed, keyed=self.job.keyed,
+        )  # fmt: skip
         policy = SavePolicy(self.job.out, self.job.every, self.job.keep)
         writing = partial(at_work, self.report, {"saving": self.step})
         failed, self.file = save_together(shard, policy, manifest, rank.rank, writing, self.file, losses)

@@ -25,7 +25,7 @@ from partita.lowering.lower import last_program
 from partita.plan.plan import Plan
 from partita.program.instruction import Collective, Send
 from partita.program.program import Program
-from partita.runs.assembly import Values, carry_over, initial, make_rank
+from partita.runs.assembly import Values, carry_over, go_on, initial, make_rank
 from partita.runs.heap import limit, make_room
 from partita.runs.memory_trace import MemoryTrace, allocations
 from partita.runs.weights import first_weights, map_first, save_weights
@@ -182,8 +182,10 @@ class Session:
             begin_draws(self.seed, self.rank, step, self.device, self.built)
         rank = make_rank(
             self.task, self.graph, program, self.rank, made, self.transport, seed=self.seed, first_step=step,
-            device=self.device, keyed=keyed, saved=saved,
+            device=self.device, keyed=keyed,
         )  # fmt: skip
+        if saved is not None:
+            go_on(rank, saved)
         if state is None:
             mapped(rank)
         return rank
