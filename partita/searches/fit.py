@@ -69,7 +69,7 @@ class Fit:
 
 
 @dataclass(frozen=True)
-class _Way:
+class Way:
     """The best plans by formula of one way to train, best first with the last one the smallest, and the words that ask
     for it; `slower` are their steps as parts of the fastest plan's, `memory` their peaks, by formula."""
 
@@ -78,6 +78,18 @@ class _Way:
     plans: tuple[Plan, ...]
     slower: tuple[float, ...]
     memory: tuple[float, ...]
+
+    def in_half_precision(self, cluster: Cluster) -> Way:
+        """The same plans in bf16, those of them that apply."""
+        plans, places = list[Plan](), list[int]()
+        for place, plan in enumerate(self.plans):
+            with suppress(InputError):
+                short = call(rounded(plan.name, Precision.BF16), self.graph, cluster)
+                check_lowered(self.graph, short, cluster)
+                plans.append(short)
+                places.append(place)
+        slower, memory = (tuple(each[place] for place in places) for each in (self.slower, self.memory))
+        return replace(self, plans=tuple(plans), slower=slower, memory=memory)
 
 
 def fit_of(plan: Plan, graph: Graph, cluster: Cluster) -> Fit:
@@ -115,7 +127,7 @@ def fit(graph: Graph, cluster: Cluster, plan: Plan | None) -> Fit:
     return replace(asked, change=_beyond(least, graph, cluster), bound=memory_bound_of(graph, cluster))
 
 
-def _ways(graph: Graph, cluster: Cluster) -> Iterator[_Way]:
+def _ways(graph: Graph, cluster: Cluster) -> Iterator[Way]:
     batch, whole = graph.minibatch, None
     halvings = [n for n in range(HALVINGS + 1) if n == 0 or (graph.symbolic and batch >> n)]
     for halving in halvings:
@@ -127,26 +139,14 @@ def _ways(graph: Graph, cluster: Cluster) -> Iterator[_Way]:
         parts = tuple(seconds / found.fastest for seconds in found.seconds)
         words = f"train with a minibatch of {batch >> halving} and " if halving else ""
         if found.plans:
-            yield _Way(words, smaller, found.plans, parts, found.memory)
+            yield Way(words, smaller, found.plans, parts, found.memory)
         if not halving:
-            whole = _Way("compute in half precision and ", graph, found.plans, parts, found.memory)
-    if whole and wide_of(graph) == "float32" and (short := _shorter(whole, cluster)).plans:
+            whole = Way("compute in half precision and ", graph, found.plans, parts, found.memory)
+    if whole and wide_of(graph) == "float32" and (short := whole.in_half_precision(cluster)).plans:
         yield short
 
 
-def _shorter(way: _Way, cluster: Cluster) -> _Way:
-    """The plans in bf16, those of them that apply."""
-    plans, places = list[Plan](), list[int]()
-    for place, plan in enumerate(way.plans):
-        with suppress(InputError):
-            check_lowered(way.graph, short := call(rounded(plan.name, Precision.BF16), way.graph, cluster), cluster)
-            plans.append(short)
-            places.append(place)
-    slower, memory = (tuple(each[place] for place in places) for each in (way.slower, way.memory))
-    return replace(way, plans=tuple(plans), slower=slower, memory=memory)
-
-
-def _fitting(way: _Way, cluster: Cluster, asked: Fit | None = None) -> tuple[Fit | None, Fit, float]:
+def _fitting(way: Way, cluster: Cluster, asked: Fit | None = None) -> tuple[Fit | None, Fit, float]:
     """The first plan that fits, if any, else the smallest one, and what the former loses by formula. Plans are left out
     that do not fit by a formula as far off as it was for those before; one that was `asked` about is known."""
     rooms, smallest, off = rooms_of(cluster), None, 0.0
@@ -175,7 +175,7 @@ def _beyond(least: Fit, graph: Graph, cluster: Cluster) -> str:
             found = shortlist_of(graph, larger, tight=True)
         except PlanError:
             return words
-        way = _Way("", graph, found.plans, found.seconds, found.memory)
+        way = Way("", graph, found.plans, found.seconds, found.memory)
         best = _fitting(way, larger)[0] if found.plans else None
         if best is not None:
             return f"{words}, or take {larger.size} such devices and use --plan '{best.plan.name}'"

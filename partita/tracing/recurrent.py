@@ -105,7 +105,8 @@ def _turned(value: Tensor, reverse: bool) -> Tensor:
     return value.flip(0) if reverse else value
 
 
-def _cudnn_forward(cell: Cell, *tensors: Tensor, reverse: bool) -> tuple[Tensor, ...]:
+def cudnn_forward(cell: Cell, *tensors: Tensor, reverse: bool) -> tuple[Tensor, ...]:
+    """The operator `layer` by cuDNN."""
     value, w_in, w_hidden, b_in, b_hidden, *states = tensors
     first = [state.contiguous().unsqueeze(0) for state in states]
     out, h, c, space, _ = torch.ops.aten._cudnn_rnn(
@@ -116,10 +117,11 @@ def _cudnn_forward(cell: Cell, *tensors: Tensor, reverse: bool) -> tuple[Tensor,
     return _turned(out, reverse), *(state.squeeze(0).clone() for state in (h, c)[: cell.states]), space
 
 
-def _cudnn_backward(
+def cudnn_backward(
     cell: Cell, leaves: Sequence[Tensor], out: Tensor, space: Tensor, d_out: Tensor, d_states: Sequence[Tensor],
     reverse: bool,
 ) -> tuple[Tensor, ...]:  # fmt: skip
+    """The operator `layer_backward` by cuDNN, of the `leaves` that `cudnn_forward` read."""
     value, w_in, w_hidden, b_in, b_hidden, *states = leaves
     weights, both = [w.detach() for w in (w_in, w_hidden, b_in, b_hidden)], cell.states > 1  # flattening moves them
     first, last = ([state.contiguous().unsqueeze(0) for state in each] for each in (states, d_states))
@@ -135,12 +137,13 @@ def _cudnn_backward(
     return _turned(d_value, reverse), *(d.clone() for d in d_weights), *d_first
 
 
-def _forward(cell: Cell, *tensors: Tensor, reverse: bool) -> tuple[Tensor, ...]:
+def layer_forward(cell: Cell, *tensors: Tensor, reverse: bool) -> tuple[Tensor, ...]:
+    """The operator `layer` of a cell, by the quickest kernel that there is."""
     value, w_in, w_hidden, b_in, b_hidden, *states = tensors
     if _cudnn(cell, value):
-        return _cudnn_forward(cell, *tensors, reverse=reverse)
+        return cudnn_forward(cell, *tensors, reverse=reverse)
     if _widens(cell, value):
-        *found, space = _forward(cell, *_wide(tensors), reverse=reverse)
+        *found, space = layer_forward(cell, *_wide(tensors), reverse=reverse)
         return *(each.to(value.dtype) for each in found), space
     if _onednn(cell, value):
         with torch.enable_grad():  # without it the workspace is left out
@@ -167,7 +170,7 @@ def workspace(steps: int, inputs: int, size: int) -> int:
 
 
 def _forward_shapes(cell: Cell, *tensors: Tensor, reverse: bool) -> tuple[Tensor, ...]:
-    """As `_forward`; oneDNN's workspace has some kB more, up to a page for each of its parts."""
+    """As `layer_forward`; oneDNN's workspace has some kB more, up to a page for each of its parts."""
     value, _, w_hidden, _, _, *states = tensors
     steps, batch, size = value.shape[0], value.shape[1], w_hidden.shape[1]
     inside = value.float() if _widens(cell, value) else value
@@ -180,13 +183,14 @@ def _forward_shapes(cell: Cell, *tensors: Tensor, reverse: bool) -> tuple[Tensor
     )
 
 
-def _backward(cell: Cell, *tensors: Tensor, reverse: bool) -> tuple[Tensor, ...]:
+def layer_backward(cell: Cell, *tensors: Tensor, reverse: bool) -> tuple[Tensor, ...]:
+    """The operator `layer_backward` of a cell, by the kernel that `layer_forward` took."""
     read = LEAVES + cell.states
     value, w_in, w_hidden, b_in, b_hidden, *first = tensors[:read]
     out, space, d_out = tensors[read], tensors[read + 1 + cell.states], tensors[read + 2 + cell.states]
     last, d_states = tensors[read + 1 : read + 1 + cell.states], list(tensors[-cell.states :])
     if _widens(cell, value):
-        return tuple(each.to(value.dtype) for each in _backward(cell, *_wide(tensors), reverse=reverse))
+        return tuple(each.to(value.dtype) for each in layer_backward(cell, *_wide(tensors), reverse=reverse))
     if _onednn(cell, value):
         got = torch.ops.aten.mkldnn_rnn_layer_backward(
             value.contiguous(), w_in, w_hidden, b_in, b_hidden, *(s.contiguous() for s in first), out, *last,
@@ -196,7 +200,7 @@ def _backward(cell: Cell, *tensors: Tensor, reverse: bool) -> tuple[Tensor, ...]
         made = got[0], got[1], got[2], got[3], got[4].clone(), got[5], got[6]
         return tuple(each.to(value.dtype) for each in made)  # of bf16 it makes fp32
     if _cudnn(cell, value):
-        return _cudnn_backward(cell, tensors[:read], out, space, d_out, d_states, reverse)
+        return cudnn_backward(cell, tensors[:read], out, space, d_out, d_states, reverse)
     size, steps = w_hidden.shape[1], range(len(value))
     saved = space.view(value.dtype).view(len(value), value.shape[1], cell.kept * size)
     before = torch.cat([out[1:], first[0][None]]) if reverse else torch.cat([first[0][None], out[:-1]])
@@ -223,13 +227,13 @@ def _register(cell: Cell) -> None:
         return f"({', '.join(f'Tensor {a}' for a in arguments)}, bool reverse) -> ({made})"
 
     def forward(*arguments: Any) -> tuple[Tensor, ...]:
-        return _forward(cell, *arguments[:-1], reverse=arguments[-1])
+        return layer_forward(cell, *arguments[:-1], reverse=arguments[-1])
 
     def forward_shapes(*arguments: Any) -> tuple[Tensor, ...]:
         return _forward_shapes(cell, *arguments[:-1], reverse=arguments[-1])
 
     def backward(*arguments: Any) -> tuple[Tensor, ...]:
-        return _backward(cell, *arguments[:-1], reverse=arguments[-1])
+        return layer_backward(cell, *arguments[:-1], reverse=arguments[-1])
 
     def backward_shapes(*arguments: Any) -> tuple[Tensor, ...]:
         return tuple(t.new_empty(t.shape) for t in arguments[:count])

@@ -14,7 +14,7 @@ from partita.kernels.codecs import Kernel, kernel_of
 from partita.kernels.site import Site
 from partita.plan.wire import Codec
 from partita.runtime.segment import resolve
-from partita.tracing.recurrent import CELLS, LEAVES, _cudnn_backward, _cudnn_forward
+from partita.tracing.recurrent import CELLS, LEAVES, cudnn_backward, cudnn_forward
 from partita.wire.codec import SPECS, message_dtype, room, settings_of
 from partita.wire.lowrank import factor_counts
 
@@ -114,8 +114,8 @@ def test_a_recurrent_layer_on_a_card_has_its_shapes(cell: Any, reverse: bool, mo
     with FakeTensorMode():
         shapes = [(5, 2, 6), (gates * 8, 6), (gates * 8, 8), (gates * 8,), (gates * 8,), *[(2, 8)] * cell.states]
         leaves = [torch.empty(shape) for shape in shapes]
-        out, *last, space = _cudnn_forward(cell, *leaves, reverse=reverse)
-        found = _cudnn_backward(cell, leaves, out, space, torch.empty_like(out), last, reverse)
+        out, *last, space = cudnn_forward(cell, *leaves, reverse=reverse)
+        found = cudnn_backward(cell, leaves, out, space, torch.empty_like(out), last, reverse)
     assert asked == [True, True]
     assert out.shape == (5, 2, 8)
     assert [state.shape for state in last] == [(2, 8)] * (len(leaves) - LEAVES)

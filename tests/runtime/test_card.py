@@ -27,7 +27,7 @@ from partita.runtime.draws import DRAWS, attention_backward, attention_forward
 from partita.task import Task
 from partita.tracing import dropped_attention
 from partita.tracing.capture import capture
-from partita.tracing.recurrent import CELLS, _backward, _forward
+from partita.tracing.recurrent import CELLS, layer_backward, layer_forward
 from partita.transport.processes import Processes
 from tests.kernels.agreement import LENGTHS, disagreements, numbers
 from tests.oracles.matrix_models import MODELS
@@ -204,8 +204,8 @@ def test_recurrent_layers_are_those_of_the_processor(cell: Any, reverse: bool) -
     for device in ("cpu", CARD):
         given = [leaf.to(device) for leaf in leaves]
         places = [each.data_ptr() for each in given]
-        out, *last, space = _forward(cell, *given, reverse=reverse)
-        made = _backward(cell, *given, out, *last, space, *(d.to(device) for d in ahead), reverse=reverse)
+        out, *last, space = layer_forward(cell, *given, reverse=reverse)
+        made = layer_backward(cell, *given, out, *last, space, *(d.to(device) for d in ahead), reverse=reverse)
         assert [each.data_ptr() for each in given] == places  # cuDNN's own buffer is no weight's place
         results.append([out, *last, *made])
     for theirs, mine in zip(*results, strict=True):

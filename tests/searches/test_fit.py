@@ -18,7 +18,7 @@ from partita.recipes.balance import blocks_of
 from partita.recipes.catalogue import call
 from partita.report.answers import bound_words
 from partita.searches.auto import shortlist_of
-from partita.searches.fit import _shorter, _Way, fit, fit_of
+from partita.searches.fit import Way, fit, fit_of
 from partita.searches.memory_bound import memory_bound_of
 from partita.searches.peaks import ERROR, shortened
 from partita.simulator.simulate import simulate
@@ -189,7 +189,8 @@ def test_half_precision_is_asked_of_plans_that_have_it() -> None:
     """Servers have none: nothing is said of their plan as it is."""
     graph, cluster = deep(16), machines(2, 1e8)
     plans = tuple(call(text, graph, cluster) for text in ("ps_sync", "ddp"))
-    short = _shorter(_Way("compute in half precision and ", graph, plans, (1.0, 2.0), (3.0, 4.0)), cluster)
+    whole = Way("compute in half precision and ", graph, plans, (1.0, 2.0), (3.0, 4.0))
+    short = whole.in_half_precision(cluster)
     assert [plan.name for plan in short.plans] == ["ddp(precision=bf16)"]
     assert (short.slower, short.memory) == ((2.0,), (4.0,))
 

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from partita.tracing.fused import Fused
-from partita.tracing.recurrent import CELLS, _backward, _forward
+from partita.tracing.recurrent import CELLS, layer_backward, layer_forward
 
 
 def results(model: Any, value: torch.Tensor, fused: bool) -> list[torch.Tensor]:
@@ -62,8 +62,8 @@ def test_gradients_are_of_the_dtype_of_what_they_are_of(cell: Any, short: torch.
     gates = {"lstm": 4, "gru": 3}[cell.name]
     shapes = [(5, 3, 7), (gates * 11, 7), (gates * 11, 11), (gates * 11,), (gates * 11,), *[(3, 11)] * cell.states]
     leaves = [torch.randn(shape).to(short) for shape in shapes]
-    *ends, space = _forward(cell, *leaves, reverse=False)
-    found = _backward(cell, *leaves, *ends, space, *map(torch.ones_like, ends), reverse=False)
+    *ends, space = layer_forward(cell, *leaves, reverse=False)
+    found = layer_backward(cell, *leaves, *ends, space, *map(torch.ones_like, ends), reverse=False)
     assert {each.dtype for each in (*ends, *found)} == {short}
 
 
