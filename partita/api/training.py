@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -65,30 +66,53 @@ def train(
     graph = graph_of(loaded, tell=tell)
     made = plan_of(plan, graph, machines, task="" if ranked else loaded, tell=tell)
     tell(f"training {steps} steps of {made.name}")
-
-    def begin() -> None:
-        write_manifest(place, spec, made, machines, seed=seed, steps=steps, init=first, deterministic=deterministic)
-
-    def end(ran: Any) -> None:
-        row = _row_of(made.name, asked.program.semantics, ran)
-        _report(Comparison((row,), spec, machines, tuple(notes), environment()), Path(place))
-
-    def note(sentence: str) -> None:
-        notes.append(sentence)
-        tell(Note(sentence))
-
-    _look_at_state(loaded, graph, made, note, saves=bool(checkpoint_every or resume))
+    account = _Account(place, spec, made, machines, tell)
+    _look_at_state(loaded, graph, made, account.note, saves=bool(checkpoint_every or resume))
     asked = Training(
         graph, made, machines, steps, SavePolicy(place, checkpoint_every, keep or 2), seed=seed, init=first,
-        resume=resume, keyed=deterministic, timeout=timeout, tell=tell, note=note, begin=begin, end=end,
+        resume=resume, keyed=deterministic, timeout=timeout, tell=tell, note=account.note,
+        begin=lambda: account.begin(seed=seed, steps=steps, init=first, deterministic=deterministic),
+        end=lambda ran: account.end(ran, asked.program.semantics),
     )  # fmt: skip
     if (ran := train_rank(loaded, asked, *at) if ranked else train_on(loaded, asked)) is None:
         return None
     if place and not (Path(place) / RECORD).exists():  # of a finished run that could not write it
-        end(ran)
+        asked.end(ran)
     return Trained(
-        made, ran.timeline, ran.loss, ran.final_loss, steps, ran.weights, tuple(notes), setting_of(graph, machines)
-    )
+        made, ran.timeline, ran.loss, ran.final_loss, steps, ran.weights, tuple(account.notes),
+        setting_of(graph, machines),
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class _Account:
+    """What the user is told of a training: its manifest and its record, as files in `place`, and `notes`."""
+
+    place: str
+    spec: str
+    plan: Plan
+    cluster: Cluster
+    tell: Tell
+    notes: list[str] = field(default_factory=list)
+
+    def note(self, sentence: str) -> None:
+        """Tell what the user must see, now and in the record."""
+        self.notes.append(sentence)
+        self.tell(Note(sentence))
+
+    def begin(self, *, seed: int, steps: int, **more: Any) -> None:
+        """Write the manifest. Raises OptionError."""
+        write_manifest(self.place, self.spec, self.plan, self.cluster, seed=seed, steps=steps, **more)
+
+    def end(self, ran: Any, semantics: str) -> None:
+        """Write the record of a RunResult; one of fewer steps does not stay without room for it. Raises OptionError."""
+        row = Row(
+            self.plan.name, None, ran.timeline, loss=ran.loss, final_loss=ran.final_loss, losses=(ran.loss,),
+            semantics=semantics,
+        )  # fmt: skip
+        with suppress(OSError):  # there is none, or writing the new one says what is wrong
+            (Path(self.place) / RECORD).unlink()
+        write_run(Comparison((row,), self.spec, self.cluster, tuple(self.notes), environment()), Path(self.place))
 
 
 def _refuse_early(out: str, task: Task, **known: Any) -> None:
@@ -128,19 +152,6 @@ def _loaded(task: Task | str, ranked: bool) -> tuple[Task, str]:
     loaded = load(task) if isinstance(task, str) else task
     refuse_while_loading()
     return loaded, loaded.origin if ranked else spec_of(loaded)
-
-
-def _report(comparison: Comparison, place: Path) -> None:
-    """Write the record of a run; that of fewer steps does not stay if the new one finds no room. Raises OptionError."""
-    with suppress(OSError):  # there is none, or writing the new one says what is wrong
-        (place / RECORD).unlink()
-    write_run(comparison, place)
-
-
-def _row_of(plan: str, semantics: str, ran: Any) -> Row:
-    """A RunResult as a report has it."""
-    losses = (ran.loss,)
-    return Row(plan, None, ran.timeline, loss=ran.loss, final_loss=ran.final_loss, losses=losses, semantics=semantics)
 
 
 def apply(plan: Plan | str, model: Any, optimizer: Any, loader: Any) -> tuple[Any, Any, Any]:
