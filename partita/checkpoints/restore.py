@@ -30,7 +30,7 @@ import torch
 
 from partita.checkpoints.contributions import left_behind, load_contributions
 from partita.checkpoints.entry import ALIKE, Entry
-from partita.checkpoints.holding import Copies, copies_of, keepers_of, workers_of
+from partita.checkpoints.holding import Copies, copies_of, keepers_of
 from partita.checkpoints.lookup import copy_for, factor_of, rows_of, value_of
 from partita.checkpoints.manifest import Manifest, flies_of, read_manifest
 from partita.checkpoints.settings import Change, changed
@@ -43,6 +43,7 @@ from partita.program.program import Program
 from partita.program.space import Space
 from partita.runtime.alike import alike
 from partita.runtime.bounds import bounding
+from partita.runtime.gather import holders_of
 from partita.runtime.generators import set_random_states
 from partita.runtime.owned import Part
 from partita.runtime.rules import load_schedule
@@ -105,7 +106,7 @@ def changes_since(saved: Checkpoint, task: Task, graph: Graph, program: Program)
     return changed(saved.manifest.settings, saved.contents, task, graph, program.update)
 
 
-def lost(saved: Checkpoint, program: Program) -> list[str]:
+def lost(saved: Checkpoint, graph: Graph, program: Program) -> list[str]:
     """What is converted or left out if a Program continues from a checkpoint: one sentence each, for the user."""
     manifest, contents, found = saved.manifest, saved.contents, []
     if manifest.lag > 1 and manifest.flying and not saved.flying(program):
@@ -123,9 +124,11 @@ def lost(saved: Checkpoint, program: Program) -> list[str]:
     kept = set() if all(c.state for c in copies) else {r for c in copies for r in c.steppers}
     if own - {ALIKE} and own != kept:
         found.append(f"the optimizer's state is the mean of {len(own)} workers'")
-    buffers = {r for kind, name in contents.names() if kind == "buffer" for r in contents.ranks(kind, name)} - {ALIKE}
-    if buffers and buffers != set(workers_of(program)):
-        found.append(f"batch statistics are the mean of {len(buffers)} workers'")
+    holders = holders_of(program, graph)
+    wrote = {name: contents.ranks(kind, name) for kind, name in contents.names() if kind == "buffer"}
+    means = [ranks for name, ranks in wrote.items() if ranks not in ((ALIKE,), holders.get(name, ranks))]
+    if means:
+        found.append(f"batch statistics are the mean of {max(map(len, means))} workers'")
     return found
 
 
@@ -208,13 +211,13 @@ def _kept(contents: Contents, program: Program, rank: int, state: State) -> None
 
 
 def _leaves(contents: Contents, graph: Graph, program: Program, rank: int, state: State) -> None:
-    changed, workers = {name for name, _ in graph.mutations}, workers_of(program)
+    changed, holders = {name for name, _ in graph.mutations}, holders_of(program, graph)
     cut = {piece.parameter for bucket in program.trained for piece in bucket.pieces}
     names = [("buffer", b.name) for b in graph.buffers if b.name in state.leaves]
     names += [("parameter", p.name) for p in graph.parameters if p.name not in cut and p.name in state.leaves]
     for kind, name in names:
         found = copy_for(
-            contents, kind, name, "", rank, workers if name in changed and rank in workers else (),
+            contents, kind, name, "", rank, holders.get(name, ()) if name in changed else (),
             partial(contents.whole, kind, name),
         )  # fmt: skip
         if found is not None:

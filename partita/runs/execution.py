@@ -149,7 +149,7 @@ class Execution:
         rank.brake, self.state = self.brake, rank.state
         if saved and rank.rank == 0:
             self._find_losses(saved)
-            for sentence in lost(saved, leg.program):
+            for sentence in lost(saved, self.session.graph, leg.program):
                 self.report({"note": f"{leg.program.name} goes on from another plan: {sentence}"})
             for sentence in sentences(changes_since(saved, self.session.task, self.session.graph, leg.program)):
                 self.report({"note": sentence})

@@ -16,15 +16,20 @@ from partita.runtime.state import State, rows
 from partita.transport.processes import receive_tensor, send_tensor
 
 
-def owners_of(program: Program, graph: Graph) -> dict[str, int]:
-    """Parameter or buffer -> the first worker that holds it."""
-    found: dict[str, int] = {}
-    for role in program.roles:
-        for stage in program.stages_of(role):
+def holders_of(program: Program, graph: Graph) -> dict[str, tuple[int, ...]]:
+    """Parameter or buffer -> the workers that hold it, as `make_state` has it: of one of a stage its replicas."""
+    found: dict[str, set[int]] = {}
+    for role in (role for role in program.roles if role.keeps == "model"):
+        for stage in program.stages_of(role) or (-1,):
             held = program.graph_of(stage, graph)
             for name in [p.name for p in held.parameters] + [b.name for b in held.buffers]:
-                found[name] = min(found.get(name, role.ranks[0]), *role.ranks)
-    return dict(sorted(found.items()))
+                found.setdefault(name, set()).update(role.ranks)
+    return {name: tuple(sorted(ranks)) for name, ranks in sorted(found.items())}
+
+
+def owners_of(program: Program, graph: Graph) -> dict[str, int]:
+    """Parameter or buffer -> the first worker that holds it."""
+    return {name: ranks[0] for name, ranks in holders_of(program, graph).items()}
 
 
 def parted(program: Program) -> Iterator[tuple[Bucket, Shares]]:

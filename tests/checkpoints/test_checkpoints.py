@@ -280,7 +280,7 @@ def test_what_is_lost_is_said(graph: Graph, task: Task, tmp_path: Path) -> None:
         machines = cluster_of(size)
         trained(task, graph, before, 4, keep=SavePolicy(str(tmp_path), 4))
         program = program_by(after, graph, machines)
-        return "; ".join(lost(saved_at(tmp_path, 4), program))
+        return "; ".join(lost(saved_at(tmp_path, 4), graph, program))
 
     assert "3 gradients in flight are applied first" in said("pipe_sgd(staleness=2)", "ddp", 3)
     assert "mean of 3 workers'" in said("local_sgd(period=2)", "local_sgd(period=2)", 2)
@@ -346,3 +346,19 @@ def test_a_run_says_which_signal_has_ended_it(number: signal.Signals, tmp_path: 
     found = run(session, Job(plan, 10**6, out=str(tmp_path), evaluate=False), report)
     assert (found["stopped_by"], found["weights"]) == (number, "")
     assert place_of(tmp_path, found["stopped"]).exists()
+
+
+@pytest.mark.parametrize(
+    "plan", ["gpipe(stages=2,data=2,microbatches=2)", "zero_bubble(stages=2,data=2,microbatches=2)"]
+)
+def test_each_replica_of_a_stage_goes_on_with_its_own_statistics(plan: str, tmp_path: Path) -> None:
+    """Of a stage's buffers the other stages have no copies, and so no part in them."""
+    graph = capture(moody())
+    whole, _ = trained(moody(), graph, plan, 4, size=4, keep=SavePolicy(str(tmp_path), 2, 9))
+    saved = saved_at(tmp_path, 2)
+    again, _ = trained(moody(), graph, plan, 4, size=4, saved=saved)
+    for rank, state in whole.items():
+        assert all(torch.equal(again[rank].leaves[name], leaf) for name, leaf in state.leaves.items()), rank
+    assert not torch.equal(whole[0].leaves["1.running_mean"], whole[1].leaves["1.running_mean"])
+    assert lost(saved, graph, program_by(plan, graph, cluster_of(4))) == []
+    assert "mean of 2 workers'" in "".join(lost(saved, graph, program_by("ddp", graph, cluster_of(4))))

@@ -121,7 +121,7 @@ def test_a_server_begins_with_workers_that_have_read_its_weights(plan: str, tmp_
 def test_a_sum_that_will_make_no_step_is_said_to_be_left_out(tmp_path: Path) -> None:
     trained(perceptron(), "softsync", 6, 3, keep=SavePolicy(str(tmp_path), 3))
     saved, graph, machines = open_checkpoint(place_of(tmp_path, 3)), capture(perceptron()), cluster_of(6)
-    said = [lost(saved, program_by(plan, graph, machines)) for plan in ("softsync", "ddp")]
+    said = [lost(saved, graph, program_by(plan, graph, machines)) for plan in ("softsync", "ddp")]
     assert [any("made a step" in sentence for sentence in one) for one in said] == [False, True]
 
 
@@ -149,7 +149,7 @@ def test_another_number_of_workers_begins_at_the_centre(before: int, after: int,
     plan, graph = "easgd(servers=1,period=2)", capture(perceptron())
     trained(perceptron(), plan, before, 8, keep=SavePolicy(str(tmp_path), 4))
     saved, program = open_checkpoint(place_of(tmp_path, 4)), program_by(plan, graph, cluster_of(after))
-    assert any("beside their centre" in sentence for sentence in lost(saved, program))
+    assert any("beside their centre" in sentence for sentence in lost(saved, graph, program))
     new = trained(perceptron(), plan, after, 4, saved=saved, settle=False)
     for name in (name for name in new[0].leaves if name.endswith("weight")):
         centre, *apart = [
