@@ -125,7 +125,7 @@ def _work(program: Program, graph: Graph, memory: Memory, role: Role, holders: H
 
 def _line(work: Work) -> list[Instruction]:
     """The compute lane. A Pack of a divided gradient waits until the one `ROOM` before it, and the bucket's own before
-    it, are given back; what reads weights first, until they are gathered."""
+    it, are given back; what reads weights first, until they are gathered, or updated where this rank alone has them."""
     line = list(work.line)
     divided = {bucket.name for bucket in work.buckets if not bucket.keeps(Space.GRADIENT)}
     packs = [(one, one.act) for one in line if isinstance(one.act, Pack) and one.act.bucket in divided]
@@ -136,9 +136,9 @@ def _line(work: Work) -> list[Instruction]:
         freed += [before[act.bucket]] if act.bucket in before else []
         line[work.place[pack.name]] = replace(pack, act=replace(act, add=False), after=(*pack.after, *freed))
         before[act.bucket] = After(f"K{pack.name[1:]}")
-    for bucket in _regathered(work):
-        first = min(work.read_at(bucket), default=0)
-        line[first] = replace(line[first], after=(*line[first].after, After(f"G{bucket.name[1:]}", 1)))
+    for bucket in _whole(work):
+        first, new = min(work.read_at(bucket), default=0), "G" if bucket.shares else "U"
+        line[first] = replace(line[first], after=(*line[first].after, After(f"{new}{bucket.name[1:]}", 1)))
     return line
 
 
@@ -226,16 +226,16 @@ def _bound(work: Work, norm: float) -> list[Placed]:
     return [(work.ties.bound, one) for one in bounded(norm, shares, (everybody,), ready, lane="update", wire="wire")]
 
 
-def _regathered(work: Work) -> list[Bucket]:
-    """The buckets whose whole weights a rank keeps and others update, by when they are first read."""
-    whole = [bucket for bucket in work.buckets if bucket.shares and bucket.keeps(Space.PARAMETER)]
+def _whole(work: Work) -> list[Bucket]:
+    """The buckets whose whole weights a rank keeps, by when they are first read."""
+    whole = [bucket for bucket in work.buckets if bucket.keeps(Space.PARAMETER)]
     return sorted(whole, key=lambda bucket: min(work.read_at(bucket), default=len(work.line)))
 
 
 def _regathers(work: Work) -> list[Placed]:
     """New weights where the whole is kept, as the next forward pass needs them."""
     placed = []
-    for bucket in _regathered(work):
+    for bucket in (bucket for bucket in _whole(work) if bucket.shares):
         assert bucket.shares
         label, place = bucket.name[1:], work.ties.gathers.get(bucket.name, work.ties.others)
         act = Collective(Kind.ALL_GATHER, bucket.name, bucket.shares.groups, Space.PARAMETER)

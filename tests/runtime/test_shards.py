@@ -10,7 +10,10 @@ import pytest
 import torch
 from torch import nn
 
+from partita.graph.graph import Graph
 from partita.oracles.check import TOLERANCE, checked
+from partita.plan.mesh import Mesh
+from partita.plan.plan import Plan
 from partita.program.instruction import Collective, Update
 from partita.program.layout import NORM
 from partita.program.space import Kind
@@ -227,3 +230,19 @@ def test_the_last_stage_gathers_its_own_weights_before_it_waits_for_the_first(bo
         updates = [i.act.bucket for i in role.on("update") if isinstance(i.act, Update)]
         assert updates[-1] == wire[tied].bucket
     assert checked(task, lambda graph: call(text, graph, machines), machines)["max_difference"] <= TOLERANCE
+
+
+@pytest.mark.parametrize("bound", [None, 0.1])
+@pytest.mark.parametrize("ranks", [((0,), (1, 2)), ((0, 1, 2), (3,))])
+def test_a_stage_of_one_replica_beside_divided_ones_waits_for_its_own_update(
+    ranks: tuple[tuple[int, ...], ...], bound: float | None
+) -> None:
+    """Nobody gathers its weights, so its next pass has no other reason to wait."""
+    task, machines = replace(perceptron(), clip_norm=bound), cluster_of(4)
+
+    def planned(graph: Graph) -> Plan:
+        plan = call("gpipe(stages=2,microbatches=4,shard=optimizer)", graph, machines)
+        stages = tuple(replace(stage, ranks=those) for stage, those in zip(plan.stages, ranks, strict=True))
+        return replace(plan, mesh=Mesh((("pipe", 2),)), stages=stages)
+
+    assert checked(task, planned, machines, steps=4)["equal"]
