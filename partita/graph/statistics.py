@@ -46,6 +46,22 @@ def statistics_of(graph: Graph) -> Iterator[Statistic]:
             yield Statistic(mean.name, variance.name, counts, float(str(momentum)), source)
 
 
+def fewest_samples(graph: Graph) -> int:
+    """How many samples a part of a minibatch needs, so that each normalisation by statistics of its own has two values
+    of each channel or more: PyTorch refuses one, whose variance is none."""
+    return graph.once("fewest samples", lambda: 2 if any(_lone(graph)) else 1)
+
+
+def _lone(graph: Graph) -> Iterator[bool]:
+    """Of each normalisation in training whether one sample has one value of each channel."""
+    for operator in graph.operators[: graph.forward_length]:
+        if "batch_norm" in operator.target and len(operator.arguments) > 5 and operator.arguments[5] is True:
+            source = operator.arguments[0]
+            if isinstance(source, Ref):
+                values, channels = graph.tensor(source).at(1), graph.tensor(source).at(1).shape[1]
+                yield values.elements() == channels
+
+
 def sample_free(graph: Graph) -> tuple[str, ...]:
     """Changed buffers whose new value follows from no sample and no draw, such as counters of steps and the vectors of
     power iterations; what batch normalisations count belongs to their statistics."""

@@ -7,6 +7,7 @@ sync      Sync: how replicas agree
 wire      Wire: how that is sent
 memory    Memory: state divided, recomputation, precision
 formats   whether devices have the format that a plan computes in
+parts     whether each part of a minibatch has the samples that it needs
 rule      the optimizer that it makes of the task's
 check     contradictions, a sentence each
 text      TOML, both ways

@@ -11,6 +11,7 @@ from partita.graph.graph import Graph
 from partita.graph.homes import stage_starts
 from partita.plan.formats import check_formats
 from partita.plan.memory import Memory, Precision, Recompute
+from partita.plan.parts import check_parts
 from partita.plan.plan import Plan, Rule, Update, own_servers, ranks_of
 from partita.plan.rule import momentum_ahead
 from partita.plan.schedule import Order
@@ -29,7 +30,7 @@ SETTINGS: Final[dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {  # setti
 def check(plan: Plan, graph: Graph, cluster: Cluster) -> None:
     """Raises PlanError, which says what was given and the nearest thing that is allowed."""
     _mesh(plan, cluster)
-    _samples(plan, graph)
+    check_parts(plan, graph)
     for sync in plan.sync:
         _sync(plan, sync)
     _update(plan)
@@ -79,23 +80,6 @@ def _serving(plan: Plan) -> str:
     fewer = "ask for fewer servers, or " if serving > max((t.levels for t in through), default=0) else ""
     serve = "1 device serves" if serving == 1 else f"{serving} devices serve"
     return f", and {serve}: {fewer}take a cluster of {serving + 1} devices or more" if serving else ""
-
-
-def _samples(plan: Plan, graph: Graph) -> None:
-    batch, m = graph.minibatch, plan.schedule.microbatches
-    if m < 1:
-        raise PlanError(f"{plan.name} asks for {m} microbatches; 1 or more are allowed")
-    workers = plan.mesh.length("data")
-    if batch < workers * m:
-        raise PlanError(
-            f"{plan.name}: a minibatch of {batch} does not divide into {workers} replicas x {m} microbatches = "
-            f"{workers * m} parts; use fewer parts, or a larger batch_size, {workers * m} or more"
-        )
-    if not graph.symbolic and (workers * m > 1 or batch != graph.batch):
-        raise PlanError(
-            f"{plan.name} divides minibatches, and the step of {graph.name} was captured for {graph.batch} samples: "
-            f"{graph.blind.rstrip('.')}; use `single` without microbatches"
-        )
 
 
 def _memory(plan: Plan) -> None:

@@ -13,6 +13,7 @@ from partita.cluster.cluster import Cluster
 from partita.errors import LoweringError
 from partita.graph.graph import Graph
 from partita.graph.recompute import recomputable
+from partita.graph.statistics import fewest_samples
 from partita.lowering.gaps import refuse
 from partita.plan.memory import Memory, Recompute, Shard
 from partita.plan.mesh import Mesh, Stage
@@ -108,7 +109,7 @@ def divides(shard: Ints, kind: Shard) -> Flags:
 def space_of(graph: Graph, cluster: Cluster, blocks: int, trained: Bytes) -> Space:
     """Every point that the devices, the minibatch and the model's `blocks` allow and that can be lowered; gradients
     take `trained` bytes."""
-    batch, size = graph.minibatch, cluster.size
+    batch, size, least = graph.minibatch, cluster.size, fewest_samples(graph)
     divisors = [d for d in range(1, batch + 1) if batch % d == 0]
     uneven = [size] if batch > size and batch % size else []  # all devices, some with a sample more
     groups, refused = list[_Group](), []
@@ -121,6 +122,8 @@ def space_of(graph: Graph, cluster: Cluster, blocks: int, trained: Bytes) -> Spa
                 kinds.append((shard, recompute))
         for data in (d for d in (*divisors, *uneven) if d <= size):
             for m in (m for m in divisors if (batch // data) % m == 0 and (m == 1 or data not in uneven)):
+                if batch // data // m < least:
+                    continue
                 lengths = _lengths(order, size // data, blocks // chunks, m)
                 if kinds and len(lengths):
                     groups.append(_Group(data, lengths, schedule, m, np.array(kinds)))

@@ -9,13 +9,14 @@ import pytest
 import torch
 from torch import nn
 
-from partita.errors import LoweringError
+from partita.errors import LoweringError, PlanError
 from partita.graph.cuts import legal_cuts
 from partita.graph.statistics import sample_free
 from partita.lowering.lower import last_program, lower
 from partita.oracles.check import TOLERANCE, checked, gathered
 from partita.recipes.catalogue import call
 from partita.runs.assembly import initial, train_in_process
+from partita.searches.space import space_of
 from partita.task import Task
 from tests.captures import capture
 from tests.small import cluster_of, perceptron
@@ -226,3 +227,15 @@ def test_what_follows_from_samples_moves_with_each_microbatch() -> None:
     seen, unseen = (capture(replace(perceptron(), name=f"stepping-{s}", model=lambda s=s: Stepping(s))) for s in (1, 0))
     assert (sample_free(seen), sample_free(unseen)) == ((), ("centre",))
     assert not sample_free(capture(normalised()))
+
+
+@pytest.mark.parametrize("plan", ["ddp(microbatches=3)", "gpipe(stages=2,data=2,microbatches=4)"])
+def test_parts_of_one_sample_are_refused_where_it_has_one_value_of_each_channel(plan: str) -> None:
+    """PyTorch refuses them; the variance of one value is none, and running ones became nan."""
+    graph, machines = capture(normalised()), cluster_of(4)
+    with pytest.raises(PlanError, match="parts of 1 sample, and the batch normalisation of normalised needs 2"):
+        last_program(graph, call(plan, graph, machines), machines)
+    space = space_of(graph, machines, 2, 1000)
+    assert (12 // space.column("data") // space.column("microbatches")).min() == 2
+    plain = capture(perceptron())
+    assert last_program(plain, call(plan, plain, machines), machines)
