@@ -55,7 +55,7 @@ def train(
     check_places(init=first, out=place, resume=resume, checkpoint_every=checkpoint_every)
     at = _place(machines, ranked)
     loaded, spec = _loaded(task, ranked)
-    notes, steps = list[str](), steps or epochs * (len(loaded.data) // loaded.batch_size)
+    steps = steps or epochs * (len(loaded.data) // loaded.batch_size)
     if not ranked:  # of ranks the first one says so to the others
         _refuse_early(place, loaded, resume=resume, steps=steps, seed=seed, keyed=deterministic)
     from partita.checkpoints.checkpoint import SavePolicy
