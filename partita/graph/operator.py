@@ -77,6 +77,11 @@ class Operator:
         """Every value that it reads, in the order of its arguments, then of its keywords."""
         return iter(self._read)
 
+    @property
+    def checks(self) -> bool:
+        """Whether it makes nothing and only raises where what it reads is false."""
+        return not any(self.outputs)
+
     def result(self, index: int) -> Ref:
         """Its output `index`, as others read it."""
         return Ref(self.name, index if self.several else -1)

@@ -78,7 +78,9 @@ LOOKUPS: Final[dict[str, Maker]] = {
 POINTS: Final[dict[str, Maker]] = {
     **dict.fromkeys(points.POINTWISE, points.pointwise),
     **dict.fromkeys(points.SIZED, points.filled),
-    "aten._assert_tensor_metadata": points.assertion, "aten._assert_scalar": points.assertion,
+    **dict.fromkeys(
+        ("aten._assert_async", "aten._assert_tensor_metadata", "aten._assert_scalar"), points.assertion
+    ),
 }  # fmt: skip
 PATTERNS: Final[dict[str, Maker]] = POINTS | VIEWS | LOOKUPS | NORMS | CONTRACTIONS
 

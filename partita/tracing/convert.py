@@ -206,9 +206,12 @@ def _argument(value: Any, names: Names) -> Argument:
 def tidy(graph: Graph) -> Graph:
     """Dead operators and constants dropped, what only gradients need moved behind the forward pass, names given."""
     by_name = {operator.name: operator for operator in graph.operators}
+    checks = {
+        phase: [Ref(o.name) for o in graph.operators if not any(o.outputs) and o.phase is phase] for phase in Phase
+    }
     ends = (graph.loss, *((graph.weight,) if graph.weight else ()), *(ref for _, ref in graph.mutations))
-    forward = _ancestors(ends, by_name)
-    needed = _ancestors(tuple(ref for _, ref in graph.gradients), by_name)
+    forward = _ancestors((*ends, *checks[Phase.FORWARD]), by_name)
+    needed = _ancestors((*(ref for _, ref in graph.gradients), *checks[Phase.BACKWARD]), by_name)
     first = [o for o in graph.operators if o.name in forward]
     behind = needed - forward
     last = [replace(o, phase=Phase.BACKWARD) for o in graph.operators if o.name in behind]

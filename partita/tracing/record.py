@@ -16,6 +16,7 @@ from torch.utils.hooks import RemovableHandle
 
 from partita.errors import CaptureError
 from partita.tracing.calls import AtenCall
+from partita.tracing.conditions import ASSERT, Answer, Conditions
 from partita.tracing.known import value_of
 
 ATTENTION: Final = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
@@ -52,13 +53,15 @@ class Recorder(FakeTensorMode):  # type: ignore[no-untyped-call]
     """Fake tensors that keep a record of every call that makes one; functionalisation runs above, so none mutates.
 
     `looked` says that the value of a tensor was asked for, which is known of what was made from plain numbers: of
-    single numbers as they go, of all else (a mask that is compared with a triangle, say) by making it again. `data` is
-    what leaves hold and `changing` the leaves that no two steps have alike, by their ids. Raises CaptureError for a
-    call that changes a tensor in place all the same.
+    single numbers as they go, of all else (a mask that is compared with a triangle, say) by making it again, and of
+    `conditions` that stand for what is raised otherwise, which are asserted. `data` is what leaves hold and `changing`
+    the leaves that no two steps have alike, by their ids. Raises CaptureError for a call that changes a tensor in place
+    all the same.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, conditions: Conditions | None = None) -> None:
         super().__init__(allow_non_fake_inputs=True)
+        self.conditions = conditions or Conditions()
         self.places: ModuleStack | None = None
         self.calls: list[AtenCall] = []
         self.data: dict[int, torch.Tensor] = {}
@@ -73,20 +76,32 @@ class Recorder(FakeTensorMode):  # type: ignore[no-untyped-call]
         self.looked = self.looked or func is torch.ops.aten._local_scalar_dense.default
         if self.within or self.places is None:
             return super().__torch_dispatch__(func, types, args, kwargs)
-        self.within = True
+        self.within, answer = True, None
         try:
             result = _as_run(func, args, super().__torch_dispatch__(func, types, args, kwargs))
         except DataDependentOutputException:
             asks = func is torch.ops.aten._local_scalar_dense.default
             known = value_of(args[0], self.calls, self.data, self.changing) if asks else None
-            if known is None:
+            answer = self.conditions.answer(args[0]) if asks and known is None else None
+            if known is not None:
+                result = known.item()
+            elif answer is not None:
+                result = answer.holds
+            else:
                 raise
-            return known.item()
         finally:
             self.within = False
-        if _has_tensor(result):
+        if answer and answer.otherwise:
+            self._assert(args[0], answer)
+        if _has_tensor(result) or func is ASSERT:
             self._keep(self.places, func, args, kwargs, result)
         return result
+
+    def _assert(self, condition: torch.Tensor, answer: Answer) -> None:
+        """Have the step fail where a condition is not as it is taken."""
+        if not answer.holds:
+            condition = self.__torch_dispatch__(torch.ops.aten.logical_not.default, (), (condition,))
+        self.__torch_dispatch__(ASSERT, (), (condition, f"{answer.otherwise}, at {self._source()}"))
 
     def _keep(self, places: ModuleStack, func: Any, args: Any, kwargs: Any, result: Any) -> None:
         if func._schema.is_mutable:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,6 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 from partita.errors import CaptureError, PartitaError, first_line
 from partita.task import Task
 from partita.tracing.calls import AtenCall
+from partita.tracing.conditions import settled
 from partita.tracing.fused import Fused
 from partita.tracing.hidden_inputs import Varying, exporting, seen_through
 from partita.tracing.kept import put_back
@@ -65,10 +67,16 @@ class Unchecked(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return None if func is torch.ops.aten._linalg_check_errors.default else func(*args, **(kwargs or {}))
 
 
-def trace_step(task: Task, batch: int, precision: str, *, real: bool, unknown: frozenset[str] = frozenset()) -> Trace:
-    """Trace one step on `batch` samples; `real` builds the model with data, else no memory is taken for it. The values
-    of the buffers in `unknown` are not known, though they were made from plain numbers."""
-    fake = Recorder()
+def trace_step(task: Task, batch: int, precision: str, *, real: bool) -> Trace:
+    """Trace one step on `batch` samples; `real` builds the model with data, else no memory is taken for it."""
+    return settled(lambda conditions: _traced(task, batch, precision, Recorder(conditions), real=real))
+
+
+def _traced(
+    task: Task, batch: int, precision: str, fake: Recorder, *, real: bool, unknown: frozenset[str] = frozenset()
+) -> Trace:
+    """One step, recorded. The values of the buffers in `unknown` are not known, though they were made from plain
+    numbers."""
     model = checked_model(task) if real else _model_without_data(task, fake)
     tensors, rest = _alike(task, batch, precision)
     # Ranks hold leaves row by row, and what is traced of a determinant, say, depends on it.
@@ -97,7 +105,7 @@ def trace_step(task: Task, batch: int, precision: str, *, real: bool, unknown: f
         for name in trainable:
             hooked(leaves[name].requires_grad_(), named[name])
         given = rest.batch([FunctionalTensor.to_functional(t) for t in inputs])
-        fake.places = places
+        fake.places, fake.conditions.root = places, sys._getframe()
         with stateless._reparametrize_module(model, leaves, tie_weights=True), Fused(), Unchecked():
             state = python_random_state()
             loss, weight = split_loss(task, task.loss(model, given))
@@ -119,7 +127,7 @@ def trace_step(task: Task, batch: int, precision: str, *, real: bool, unknown: f
         )  # fmt: skip
     known = frozenset(n for n in made.mutations if n in fixed or getattr(buffers[n], "constant", None) is not None)
     if fake.looked and known:  # a value that was looked at may be that of a buffer's first step
-        return trace_step(task, batch, precision, real=real, unknown=known)
+        return _traced(task, batch, precision, Recorder(fake.conditions), real=real, unknown=known)
     if drawn:
         check_python_random(task)
     return made

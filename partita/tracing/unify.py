@@ -72,6 +72,7 @@ class Points:
 
     def operator(self, a: Operator, b: Operator) -> Operator:
         """The operator that is `a` at the first batch size and `b` at the second one."""
+        b = _saying(b, a)
         if a == b:
             return a
         if _kind(a) != _kind(b):
@@ -117,6 +118,13 @@ class Points:
         raise Unlike(f"{a!r} in {where} becomes {b!r} on {self.two} samples, which follows no law that is known")
 
 
+def _saying(check: Operator, other: Operator) -> Operator:
+    """A check with the message of another one, in which a number of samples may stand; any other operator as it is."""
+    if not check.checks or check.target != other.target:
+        return check
+    return replace(check, arguments=(*check.arguments[:1], *other.arguments[1:]))
+
+
 def _kind(operator: Operator) -> tuple[object, ...]:
     """What two operators must have in common."""
     made = tuple(out is None for out in operator.outputs)
@@ -146,7 +154,8 @@ def _check_same(made: Graph, seen: Graph) -> None:
     _check_structure(made, seen)
     if made.inputs != seen.inputs:
         raise Unlike(f"the inputs do not follow the number of samples linearly, as {seen.batch} show")
-    for a, b in zip(made.operators, seen.operators, strict=True):
+    for a, own in zip(made.operators, seen.operators, strict=True):
+        b = _saying(own, a)
         alike = _kind(a) == _kind(b) and a.outputs == b.outputs
         if not (alike and _close(a.arguments, b.arguments) and _close(a.keywords, b.keywords)):
             raise Unlike(f"{a.name} does not follow the number of samples linearly, as {seen.batch} show")

@@ -1,0 +1,107 @@
+"""Conditions on samples of which one side only raises are taken as the other side, and checked in every step."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from partita.runtime.feed import Feed
+from partita.tracing.capture import capture
+from tests.tracing.eager import difference
+from tests.tracing.interpreter import interpret
+from tests.tracing.models import WORDS, task, texts
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+
+def raising(x: Any, hidden: Any) -> None:
+    if x.max() >= WORDS:
+        raise ValueError(f"of {len(x)} samples some have words from {WORDS} on, such as {x.max().item()}")
+
+
+def asserting(x: Any, hidden: Any) -> None:
+    assert not torch.isnan(hidden).any(), f"not a number in {hidden}"
+    torch._assert((x < WORDS).all(), "words out of range")
+
+
+def checking(x: Any, hidden: Any) -> None:
+    torch._check_tensor_all(x < WORDS, lambda: f"words are below {WORDS}")
+
+
+def asynchronous(x: Any, hidden: Any) -> None:
+    torch._assert_async((x < WORDS).all(), "words out of range")
+
+
+def nested(x: Any, hidden: Any) -> None:
+    bad = bool((x >= WORDS).any())
+    if bad and len(x) > 1:
+        raise IndexError("words out of range")
+
+
+class Checked(nn.Module):
+    """Two layers, each of which checks what it is given."""
+
+    def __init__(self, check: Any) -> None:
+        super().__init__()
+        self.words, self.last = nn.Embedding(WORDS + 1, 8), nn.Linear(8, WORDS)
+        self.layers, self.check = nn.ModuleList([nn.Linear(8, 8), nn.Linear(8, 8)]), check
+
+    def forward(self, x: Any) -> Any:
+        hidden = self.words(x)
+        for layer in self.layers:
+            self.check(x, hidden)
+            hidden = torch.tanh(layer(hidden))
+        return self.last(hidden)
+
+
+def predict(model: Any, batch: Any) -> Any:
+    return F.cross_entropy(model(batch["x"]).flatten(0, 1), batch["y"].flatten())
+
+
+@pytest.mark.parametrize("check", [raising, asserting, checking, asynchronous, nested])
+def test_a_check_of_samples_is_traced_and_stays_in_the_step(check: Any) -> None:
+    given = task("checked", lambda: Checked(check), predict, texts())
+    graph = capture(given, precision="fp64")
+    assert graph.blind == ""
+    assert (graph.rung, graph.symbolic, graph.blind) == ("dispatch", True, "")
+    assert difference(given, graph, 3) < 1e-12
+    batch = Feed(given, 0).batch(range(3))
+    batch["x"][1, 1] = WORDS
+    with pytest.raises(RuntimeError, match="words"):
+        interpret(graph, Checked(check).double(), batch)
+
+
+def test_a_message_says_where_it_comes_from_and_what_it_does_not_know() -> None:
+    graph = capture(task("checked", lambda: Checked(raising), predict, texts()), precision="fp64")
+    check = next(o for o in graph.operators if o.target == "aten._assert_async.msg")
+    text = str(check.arguments[1])
+    assert text.startswith("ValueError: of 5 samples some have words from 61 on, such as 0 (a sample's number")
+    assert "test_conditions.py:" in text
+
+
+def branching(x: Any, hidden: Any) -> Any:
+    return hidden if x.max() >= WORDS else hidden + 1
+
+
+def caught(x: Any, hidden: Any) -> Any:
+    try:
+        raising(x, hidden)
+    except ValueError:
+        return hidden
+    return hidden + 1
+
+
+class Branching(Checked):
+    def forward(self, x: Any) -> Any:
+        return self.last(self.check(x, self.words(x)))
+
+
+@pytest.mark.parametrize("check", [branching, caught])
+def test_a_condition_of_which_no_side_states_an_error_is_not_taken(check: Any) -> None:
+    graph = capture(task("branching", lambda: Branching(check), predict, texts()), precision="fp64")
+    assert graph.rung == "opaque"
+    assert "aten._local_scalar_dense.default at test_conditions.py:" in graph.blind
