@@ -114,6 +114,8 @@ def _traced(task: Task, batch: int, precision: str, optimizer: Optimizer, symbol
         return _told(with_sample_dims(unify(at, _sizes(task, precision), batch)))
     except Unlike as error:
         reason = f"it is not one step for any number of samples ({error})"
+        if error.other_operators:
+            raise CaptureError(reason) from error
         return _told(replace(at(batch), blind=reason))
 
 

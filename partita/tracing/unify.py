@@ -17,7 +17,12 @@ NUMBERS = {"float32": "<f", "float64": "<d", "int32": "<i", "int64": "<q"}
 
 
 class Unlike(Exception):
-    """The graphs are not one step at several batch sizes; the text says where."""
+    """The graphs are not one step at several batch sizes; the text says where, and `other_operators` whether they have
+    other operators, as where a step goes over its samples one by one."""
+
+    def __init__(self, text: str, *, other_operators: bool = False) -> None:
+        super().__init__(text)
+        self.other_operators = other_operators
 
 
 def unify(at: Callable[[int], Graph], sizes: tuple[int, int, int], batch: int) -> Graph:
@@ -143,7 +148,8 @@ def _near(a: float, b: float) -> bool:
 
 def _check_structure(one: Graph, two: Graph) -> None:
     if len(one.operators) != len(two.operators):
-        raise Unlike(f"{len(one.operators)} operators on {one.batch} samples, {len(two.operators)} on {two.batch}")
+        text = f"{len(one.operators)} operators on {one.batch} samples, {len(two.operators)} on {two.batch}"
+        raise Unlike(text, other_operators=True)
     for part in ("parameters", "buffers", "constants", "loss", "weight", "gradients", "mutations"):
         if getattr(one, part) != getattr(two, part):
             raise Unlike(f"the {part} change with the number of samples")

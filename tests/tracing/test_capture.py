@@ -169,7 +169,6 @@ def test_activation_checkpointing_is_seen_through() -> None:
     [
         (lambda m, b: (m(b[0]) @ m(b[0]).T).reshape(-1).square().mean(), "does not follow the number of samples"),
         (lambda m, b: (m(b[0]) @ m(b[0]).T).mean(), "does not follow the number of samples linearly, as 11 show"),
-        (lambda m, b: torch.stack([m(row) for row in b[0]]).mean(), "operators on 5 samples"),
     ],
 )
 def test_a_step_that_no_law_covers_holds_for_one_batch_and_says_so(loss: Any, words: str) -> None:
@@ -178,6 +177,13 @@ def test_a_step_that_no_law_covers_holds_for_one_batch_and_says_so(loss: Any, wo
     assert not graph.symbolic
     assert words in graph.blind
     assert difference(given, graph, 4) < 1e-12
+
+
+def test_a_step_that_goes_over_its_samples_one_by_one_divides_as_one_operator() -> None:
+    graph = capture(task("loop", lambda: nn.Linear(6, 3), lambda m, b: torch.stack([m(row) for row in b[0]]).mean()))
+    assert (graph.rung, graph.symbolic) == ("opaque", True)
+    assert "it is not one step for any number of samples (" in graph.blind
+    assert "operators on 5 samples" in graph.blind
 
 
 def test_a_number_that_follows_the_batch_with_a_rest_is_seen_at_a_third_size() -> None:
