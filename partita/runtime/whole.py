@@ -103,7 +103,7 @@ def forward(
     with ALONE, kept.modes(), stateless._reparametrize_module(model, weights | held, tie_weights=True):
         kept.loss, weight = split_loss(whole.task, whole.task.loss(model, batch))
         after = dict(model.named_buffers())
-    check_unchanged(name for name, given in weights.items() if given._version)
+    check_unchanged(model, (name for name, given in weights.items() if given._version))
     for name, given in held.items():
         if name not in whole.changed and (given._version or after[name] is not given):
             raise TaskError(

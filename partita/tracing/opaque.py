@@ -180,7 +180,7 @@ def _step(task: Task, model: nn.Module, precision: str) -> RealStep:
             ) from error
         found.forward = counts.flops, counts.calls
         loss, weight = split_loss(task, value)
-        check_unchanged({name: p for name, p in model.named_parameters() if p._version != versions[name]})
+        check_unchanged(model, {name: p for name, p in model.named_parameters() if p._version != versions[name]})
         torch.autograd.backward(loss)
     flops, calls = found.forward
     found.backward, found.weighted = (counts.flops - flops, counts.calls - calls), weight is not None

@@ -152,9 +152,15 @@ def check_gradient(name: str, gradient: torch.Tensor | None) -> None:
         raise TaskError(f"parameter {name!r} gets a sparse gradient; use a layer without `sparse=True`")
 
 
-def check_unchanged(overwritten: Iterable[str]) -> None:
+def check_unchanged(model: nn.Module, overwritten: Iterable[str]) -> None:
     """Raises TaskError for parameters that the forward pass changes."""
     for name in sorted(overwritten):
+        if not model.get_parameter(name).requires_grad:
+            raise TaskError(
+                f"the forward pass changes parameter {name!r} in place, which is frozen (a teacher's, an average's); "
+                "make buffers of such parameters once the model is built: value = module._parameters.pop(name).detach()"
+                ", then module.register_buffer(name, value)"
+            )
         raise TaskError(
             f"the forward pass changes parameter {name!r} in place; keep such state in a buffer, and bound rows (an "
             "embedding's max_norm) in forward(), by F.embedding of torch.renorm(weight, 2, 0, bound)"

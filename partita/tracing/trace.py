@@ -119,7 +119,7 @@ def _traced(
         gradients = {name: g for name, g in zip(trainable, found, strict=True) if g is not None}
         for name, gradient in gradients.items():
             check_gradient(name, gradient)
-        check_unchanged(name for name in parameters if _plain(leaves[name]) is not parameters[name])
+        check_unchanged(model, (name for name in parameters if _plain(leaves[name]) is not parameters[name]))
         made = Trace(
             model, fake.calls, parameters, buffers, inputs, tangent, _plain(loss),
             None if weight is None else _plain(weight), {name: _plain(g) for name, g in gradients.items()},

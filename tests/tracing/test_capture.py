@@ -193,6 +193,35 @@ def test_a_number_that_follows_the_batch_with_a_rest_is_seen_at_a_third_size() -
     assert difference(given, graph, 3) < 1e-12
 
 
+class Taught(nn.Module):
+    """A frozen teacher that follows the student, in the forward pass."""
+
+    def __init__(self, kept: str) -> None:
+        super().__init__()
+        self.student, self.teacher = nn.Linear(6, 3), nn.Linear(6, 3).requires_grad_(False)
+        if kept == "buffers":
+            for name in ("weight", "bias"):
+                value = self.teacher._parameters.pop(name)
+                assert value is not None
+                self.teacher.register_buffer(name, value.detach())
+
+    def forward(self, x: Any) -> Any:
+        with torch.no_grad():
+            for name, own in self.student.named_parameters():
+                getattr(self.teacher, name).mul_(0.9).add_(own, alpha=0.1)
+        return self.student(x) - self.teacher(x)
+
+
+def test_a_teacher_that_moves_in_the_forward_pass_is_kept_in_buffers() -> None:
+    with pytest.raises(TaskError, match=r"'teacher.bias' in place, which is frozen .* make buffers of such parameters"):
+        capture(task("taught", partial(Taught, "parameters")))
+    given = task("taught", partial(Taught, "buffers"))
+    graph = capture(given, precision="fp64")
+    assert graph.rung == "dispatch"
+    assert {name for name, _ in graph.mutations} == {"teacher.weight", "teacher.bias"}
+    assert difference(given, graph, 3) < 1e-12
+
+
 class Branches(nn.Module):
     def __init__(self) -> None:
         super().__init__()
