@@ -216,10 +216,9 @@ def _leaves(contents: Contents, graph: Graph, program: Program, rank: int, state
     names = [("buffer", b.name) for b in graph.buffers if b.name in state.leaves]
     names += [("parameter", p.name) for p in graph.parameters if p.name not in cut and p.name in state.leaves]
     for kind, name in names:
-        found = copy_for(
-            contents, kind, name, "", rank, holders.get(name, ()) if name in changed else (),
-            partial(contents.whole, kind, name),
-        )  # fmt: skip
+        own = holders.get(name, ()) if name in changed else ()
+        wanted = own if rank in own else ()  # a server's are no replica's
+        found = copy_for(contents, kind, name, "", rank, wanted, partial(contents.whole, kind, name))
         if found is not None:
             state.leaves[name].copy_(found)
 

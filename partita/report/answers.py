@@ -7,6 +7,7 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from partita.cluster.cluster import Cluster
+from partita.errors import OptionError
 from partita.graph.graph import Graph
 from partita.program.timeline import Timeline
 from partita.recipes.catalogue import RECIPES, parse
@@ -161,9 +162,17 @@ def recipes_answer(name: str) -> Answer:
     if not name:
         return Answer(recipes_body(chosen), (recipes_table(chosen),))
     [recipe] = chosen.values()
-    words = {knob: ", ".join(values) for knob, default in recipe.knobs.items() if (values := values_of(knob, default))}
-    text = filter(None, (inspect.getdoc(recipe.make), "Values of its knobs that are words:", *lines_of(words)))
+    text = filter(None, (inspect.getdoc(recipe.make), "Values of its knobs that are words:", *_words_of(recipe.knobs)))
     return Answer(recipes_body(chosen), (recipes_table(chosen), *text))
+
+
+def _words_of(knobs: Mapping[str, Any]) -> tuple[str, ...]:
+    """The words that knobs allow; where a plugin may add some and cannot be loaded, the sentence that says so."""
+    try:
+        values = {knob: values_of(knob, default) for knob, default in knobs.items()}
+    except OptionError as error:
+        return (str(error),)
+    return lines_of({knob: ", ".join(some) for knob, some in values.items() if some})
 
 
 def probe_answer(found: Mapping[str, Any]) -> Answer:

@@ -257,8 +257,8 @@ def test_a_step_is_not_saved_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     again."""
     graph, failures = two_layers(), ["no space", "", "never asked"]
     plan = call("ddp", graph, cluster_of(2))
-    for name in ("held", "identity_of", "settings_of", "written"):
-        monkeypatch.setattr(execution, name, lambda *given: None)
+    for name in ("held", "manifest_of"):
+        monkeypatch.setattr(execution, name, lambda *given, **named: None)
     monkeypatch.setattr(execution, "save_together", lambda *given: (failures.pop(0), given[-2]))
     monkeypatch.setattr(execution.Execution, "_hold_together", lambda self, rank: None)
     heard, rank = list[dict[str, Any]](), Mock(spec=Rank, rank=0, program=Mock())

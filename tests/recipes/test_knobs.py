@@ -18,10 +18,20 @@ from tests.small import cluster_of, layers, two_layers
 GRAPH, MACHINES = layers(16), cluster_of(16)
 FIELDS = {"servers": "count", "neighbours": "graph", "push": "period", "switch": "steps", "warmup": "steps",
           "layers": "parameters", "codec": "name", "own": "own"}  # fmt: skip
-BESIDE = {("pipe_sgd", "staleness"): "lag"}  # of one recipe alone
+BESIDE = {("pipe_sgd", "staleness"): "lag", ("diana", "alpha"): "difference"}  # of one recipe alone
 WORDS = {"codec": "q8", "collective": "tree", "direction": "push", "neighbours": "complete", "layers": "p*"}
 EVERYWHERE = ("bucket_bytes", "slice_bytes", "credit_bytes", "first_bucket_bytes", "collective", "microbatches")
-BY_COUNTS = {"n", "backup", "data", "stages", "balance", "tune", "ramp", "need"}  # these are tested by what they do
+BY_COUNTS = {
+    "n",
+    "backup",
+    "data",
+    "stages",
+    "balance",
+    "tune",
+    "ramp",
+    "need",
+    "ahead",
+}  # these are tested by what they do
 ONLY_WITH = {("admm", "staleness"): "need=2", ("bytescheduler", "own"): "servers=2"}
 GIVEN = [(name, knob) for name, recipe in OURS.items() for knob in recipe.own if knob not in BY_COUNTS]
 
