@@ -46,7 +46,9 @@ def overlapped_seconds(
         turns = TURNS if size < sizes[-1] else TURNS // 2
         for kind in asked:
             call = partial(started, transport, kind, tensor, group, edges)
+            dist.barrier()
             found[kind].append((size, beside(lane, call, turns, computing)))
+        dist.barrier()  # also of the last one of an odd number of ranks, which has no neighbour
         if mate < len(group):
             there_and_back = partial(exchanged, transport, tensor, mate, rank < mate)
             found["message"].append((size, beside(lane, there_and_back, turns, computing) / 2))
@@ -55,7 +57,6 @@ def overlapped_seconds(
 
 def beside(lane: ExtraLane, call: Call, turns: int, computing: Iterator[Any]) -> Seconds:
     """Seconds of `call`, a mean of so many turns, in a lane while this thread goes on `computing`."""
-    dist.barrier()
     for _ in range(AHEAD + turns):
         lane.begin(call)
     while lane.busy:

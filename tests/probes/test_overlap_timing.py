@@ -6,21 +6,42 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
+from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 
 from partita.graph.batch import substitute
 from partita.probes import overlap_timing
 from partita.probes.extra_lane import ExtraLane
-from partita.probes.overlap_timing import AHEAD, beside
+from partita.probes.overlap_timing import AHEAD, beside, overlapped_seconds
 from partita.probes.stretches import acting, make, stretches_of
+from partita.program.space import Kind
 from tests.small import two_layers
 
 
-def test_an_operator_that_outlasts_the_turns_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("world", [2, 3, 5])
+def test_every_rank_comes_to_as_many_meetings(monkeypatch: pytest.MonkeyPatch, world: int) -> None:
+    """The last of an odd number of ranks has no neighbour to send a message to, and waited where nobody came."""
+    came = {rank: list[tuple[str, ...]]() for rank in range(world)}
+    for rank, met in came.items():
+        there = SimpleNamespace(
+            barrier=lambda met=met: met.append(("barrier",)), get_rank=lambda rank=rank: rank,
+            get_world_size=lambda: world,
+        )  # fmt: skip
+        monkeypatch.setattr(overlap_timing, "dist", there)
+        monkeypatch.setattr(overlap_timing, "summing", lambda: None)
+        monkeypatch.setattr(overlap_timing, "beside", lambda *given: 1.0)
+        found = overlapped_seconds(2**20, [Kind.ALL_REDUCE, Kind.ALL_GATHER], iter(()), Mock(spec=ExtraLane))
+        assert [size for size, _ in found[Kind.ALL_REDUCE]] == [4, 2**16, 2**18, 2**20]
+        assert len(found["message"]) == (0 if rank == world - 1 and world % 2 else 4)
+    assert len({tuple(met) for met in came.values()}) == 1
+    assert came[0]
+
+
+def test_an_operator_that_outlasts_the_turns_does_not_count() -> None:
     """Each call takes 5 by a clock that the operator, which ends when all turns are over, moves by 1,000; the first
     turns, which take more, do not count."""
-    monkeypatch.setattr(overlap_timing.dist, "barrier", lambda: None)
     now, calls = [0.0], list[float]()
 
     def call() -> None:
