@@ -30,12 +30,8 @@ HERE: Final = str(Path(__file__).parent)
 FAKE: Final = str(Path(torch.__file__).parent / "_subclasses")
 FAKED: Final = re.compile(r"\w*Tensor\(.*\)")  # in messages, where a tensor was to be shown
 T = TypeVar("T")
-Position: TypeAlias = (
-    "tuple[int | None, ...]"  # of what is written, for that of instructions moves as they are optimised
-)
-Place: TypeAlias = (
-    "tuple[tuple[CodeType, Position], ...]"  # of a question: all calls that led to it, from inner to outer
-)
+Position: TypeAlias = tuple[int | None, ...]  # of what is written: those of instructions move as they are optimised
+Place: TypeAlias = tuple[tuple[CodeType, Position], ...]  # of a question: all calls that led to it, inner ones first
 
 
 @dataclass(frozen=True)
