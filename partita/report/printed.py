@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from io import StringIO
 from typing import Any, Final
 
@@ -11,11 +12,12 @@ WIDTH: Final = 160  # letters; a cell of a notebook scrolls
 CELL: Final = '<pre style="overflow-x:auto">{code}</pre>'
 
 
-class Printed:
+class Printed(ABC):
     """A result whose `str` is what the command line says; its own `repr` is one line, for lists and debuggers."""
 
+    @abstractmethod
     def _answer(self) -> Answer:
-        raise NotImplementedError
+        """What the command line says of it."""
 
     def __str__(self) -> str:
         lines = _drawn(self._answer()).export_text().splitlines()

@@ -146,7 +146,9 @@ def _asked(task: Task, ask: Callable[[Started], T]) -> T | None:
             return _asked_of(task, flat, ask, FakeTensorMode(allow_non_fake_inputs=True))
         except DataDependentOutputException:
             return _asked_of(task, flat, ask, None)
-        except Exception:  # whatever a kernel or the model raises on fake tensors; asked again, and raised if it recurs
+        except (
+            Exception
+        ):  # whatever a kernel raises that has no such form for fake tensors; asked again as it is traced
             with exporting():
                 return _asked_of(task, flat, ask, FakeTensorMode(allow_non_fake_inputs=True))
     return None
