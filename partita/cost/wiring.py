@@ -113,6 +113,7 @@ class Wiring:
     beside computing
       overlap          by size the factor by which a collective takes longer while its ranks compute
       gather_overlap, message_overlap, hop_overlap   that of a gather or scatter (`overlap`), a message, a hop
+      others_overlap   that of a message while its ranks compute nothing, but others on their cores do
       disturbance      core-seconds that both take longer for each byte sent or received meanwhile
       coding           core-seconds that it takes longer for each of those in which another lane codes
       cooling          by seconds for which a rank has computed nothing, core-seconds that it takes more afterwards
@@ -145,6 +146,7 @@ class Wiring:
     gather_overlap: Rows = ()
     message_overlap: Rows = ()
     hop_overlap: Rows = ()
+    others_overlap: Rows = ()
     disturbance: Seconds = 0.0
     coding: float = 0.0
     cooling: Rows = ()
@@ -155,8 +157,8 @@ class Wiring:
     @property
     def undisturbed(self) -> bool:
         """Whether what moves or is coded takes no longer beside computing, nor computing beside that."""
-        slower = self.overlap or self.gather_overlap or self.message_overlap or self.hop_overlap or self.row
-        return not slower and self.disturbance <= 0 and self.coding <= 0
+        factors = self.overlap, self.gather_overlap, self.message_overlap, self.hop_overlap, self.others_overlap
+        return not any((*factors, self.row)) and self.disturbance <= 0 and self.coding <= 0
 
     @property
     def crossing(self) -> Seconds:
@@ -232,10 +234,13 @@ class Wiring:
 
     def slowdown(self, size: Bytes, of: str = "sum") -> float:
         """The factor by which a "sum", "gather" (a scatter as well), "message" or "hop" of `size` bytes takes longer
-        while its ranks compute: linear in the logarithm of the size; beyond the last one the seconds that it adds stay.
-        """
-        gathers = self.gather_overlap or self.overlap
-        rows = {"sum": self.overlap, "gather": gathers, "message": self.message_overlap, "hop": self.hop_overlap}[of]
+        while its ranks compute, or a message while only "others" do: linear in the logarithm of the size; beyond the
+        last one the seconds that it adds stay."""
+        gathers, others = self.gather_overlap or self.overlap, self.others_overlap
+        rows = {
+            "sum": self.overlap, "gather": gathers, "message": self.message_overlap, "hop": self.hop_overlap,
+            "others": others,
+        }[of]  # fmt: skip
         if not rows:
             return 1.0
         beyond = min(1.0, rows[-1][0] / max(size, 1))

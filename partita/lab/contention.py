@@ -81,7 +81,7 @@ def _disturbed(wiring: Wiring, replies: Replies) -> Wiring:
 
 def _overlapped(wiring: Wiring, replies: Replies, ranks: Ranks) -> Wiring:
     """With the factors by which collectives, messages and hops take longer while their ranks compute than by the clock,
-    where they and computing share each processor evenly."""
+    where they and computing share each processor evenly; and messages while only others on their cores compute."""
     circle, width, half = Circle(ranks.size), ranks.slowest * wiring.efficiency, ranks.rate / 2
 
     def collected(kind: Kind, size: Bytes) -> Seconds:
@@ -89,9 +89,9 @@ def _overlapped(wiring: Wiring, replies: Replies, ranks: Ranks) -> Wiring:
         bytes_ = wiring.carried(size, circle, kind) * passes * (ranks.size - 1) / ranks.size * size
         return wiring.waiting(size, circle, kind) + max(bytes_ / width, wiring.reducing(size, circle, kind) / half)
 
-    def moved(size: Bytes) -> Seconds:
+    def moved(size: Bytes, rate: float = half) -> Seconds:
         core = wiring.start + max(wiring.sent, wiring.received) * size
-        return ranks.way + wiring.message + max(size / width, core / half)
+        return ranks.way + wiring.message + max(size / width, core / rate)
 
     def hopped(size: Bytes) -> Seconds:
         return ranks.way + wiring.hop(size) + swapped(wiring, ranks, size, wiring.hopping_start)
@@ -100,6 +100,7 @@ def _overlapped(wiring: Wiring, replies: Replies, ranks: Ranks) -> Wiring:
         wiring, overlap=_factors(replies, Kind.ALL_REDUCE, partial(collected, Kind.ALL_REDUCE)),
         gather_overlap=_factors(replies, Kind.ALL_GATHER, partial(collected, Kind.ALL_GATHER)),
         message_overlap=_factors(replies, "message", moved), hop_overlap=_factors(replies, "message", hopped),
+        others_overlap=_factors(replies, "others", partial(moved, rate=ranks.rate)),
     )  # fmt: skip
 
 

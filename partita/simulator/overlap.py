@@ -8,6 +8,8 @@ computing         |BBBBBBBB|                B, beside A       |BBBBBBBBbb|      
 A, alone          |======|
 A, beside B       |-----------==|           at 1 / factor of its speed while B runs
 
+It waits for the core, so it waits as well, though less, where only another rank computes that has a part of that core.
+
 So does coding in another lane: it goes through memory, and what computes has to fetch its own again.
 
 A backend's sum right behind another, with nothing computed in between or beside it, finds its thread spinning, which
@@ -32,7 +34,7 @@ from partita.program.instruction import Compute
 from partita.program.program import Role
 from partita.simulator.expand import Layout
 from partita.simulator.moves import Move, Moves
-from partita.simulator.progress import Progress, covered, poured
+from partita.simulator.progress import Progress, covered, poured, slowed
 from partita.simulator.transfers import speeds
 from partita.units import Seconds
 
@@ -51,7 +53,7 @@ def extra_seconds(
         for kind, first in enumerate(layout.kinds[role.name].tolist() if moved else ()):
             at = layout.at(role)[:, :, kind]
             computing = turn.computing(at, role)
-            turn.hold_up(moved, at, computing)
+            turn.hold_up(moved, at, computing, turn.mates_computing(first))
             turn.follow([move for move in moved if any(move.behind)], at, computing, first)
             turn.disturb(role, moved, at, first)
         if moved and _serves(role):
@@ -76,13 +78,30 @@ class _Turn:
         busy = at[:, np.flatnonzero(role.computing)].ravel()
         return covered(self.start[busy], self.end[busy])
 
-    def hold_up(self, moved: list[Move], at: Ints, computing: Progress) -> None:
-        """What moves goes at 1 / factor of its speed while its own rank computes."""
+    def mates_computing(self, rank: int) -> Progress | None:
+        """The seconds in which a rank that stands on the same core computes, the rank itself among them; None where no
+        other one stands there."""
+        mates = next((set(host.ranks) for host in self.costs.hosts if rank in host.ranks and host.cores == 1), {rank})
+        if mates == {rank}:
+            return None
+        busy = np.concatenate([
+            self.layout.at(role)[:, np.flatnonzero(role.computing), kind].ravel()
+            for role in self.layout.program.roles
+            for kind, first in enumerate(self.layout.kinds[role.name].tolist())
+            if first in mates
+        ])  # fmt: skip
+        return covered(self.start[busy], self.end[busy])
+
+    def hold_up(self, moved: list[Move], at: Ints, computing: Progress, mates: Progress | None) -> None:
+        """What moves goes at 1 / factor of its speed while its own rank computes, and at 1 / others of it while only
+        its `mates` on the same core do."""
         for move in moved:
-            if move.factor == 1.0:
+            others = 1 / move.others if mates else 1.0
+            own = min(1 / move.factor, others)
+            if own == 1.0:
                 continue
             mine = at[:, move.place]
-            progress = computing.slowing(1 - 1 / move.factor)
+            progress = slowed((computing, others - own), *([(mates, 1 - others)] if mates else []))
             done = progress.when(progress.by(self.start[mine]) + self.own[mine])
             self.seconds[mine] = np.maximum(self.seconds[mine], done - self.start[mine] - self.own[mine])
 

@@ -32,9 +32,11 @@ class Progress:
         """What is done while each span lasts."""
         return self.by(end) - self.by(start)
 
-    def slowing(self, rate: float) -> Progress:
-        """Of one who goes at the rate 1, and at `rate` less while this does: seconds of its own."""
-        return Progress(self.moments, self.moments - rate * self.done)
+
+def slowed(*by: tuple[Progress, float]) -> Progress:
+    """Of one who goes at the rate 1, and while each of these does at its rate less: seconds of its own."""
+    moments = by[0][0].moments if len(by) == 1 else np.unique(np.concatenate([one.moments for one, _ in by]))
+    return Progress(moments, moments - sum(less * one.by(moments) for one, less in by))
 
 
 def covered(start: Reals, end: Reals) -> Progress:

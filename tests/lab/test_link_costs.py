@@ -133,8 +133,10 @@ def by_laws(spread: float, ranks: int = 4) -> list[dict[str, Any]]:
     cores = [(n, row(Kind.ALL_REDUCE, n, 1)[2] - AHEAD) for n in SIZES[1:]]
     sums = [(n, LATENCY + max(1.5 * n / WIDTH, core / half)) for n, core in cores]
     reply |= UNDISTURBED
+    idle = [(n, 7e-4 + max(n / WIDTH, (START + EACH * n) / rate)) for n in SIZES[1:]]  # beside others' computing
     reply["overlapped"] = {
-        "message": [(n, 1.5 * wall) for n, wall in beside], Kind.ALL_REDUCE: [(n, 1.7 * wall) for n, wall in sums]
+        "message": [(n, 1.5 * wall) for n, wall in beside], Kind.ALL_REDUCE: [(n, 1.7 * wall) for n, wall in sums],
+        "others": [(n, 1.3 * wall) for n, wall in idle],
     }  # fmt: skip
     return [reply] * ranks
 
@@ -157,6 +159,7 @@ def test_the_laws_are_found_again_where_quotas_and_shared_cores_hold_ranks_up(sp
     assert [factor for _, factor in found.congestion] == pytest.approx([1.1] * 3, rel=0.02)
     assert [factor for _, rows in found.crowding for _, factor in rows] == pytest.approx([1.2] * 3, rel=0.02)
     assert [factor for _, factor in found.message_overlap] == pytest.approx([1.5] * 3, rel=0.02)
+    assert [factor for _, factor in found.others_overlap] == pytest.approx([1.3] * 3, rel=0.02)
     assert [factor for _, factor in found.overlap] == pytest.approx([1.7] * 3, rel=0.02)
 
 

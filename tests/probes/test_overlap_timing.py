@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
 from unittest.mock import Mock
 
 import pytest
+import torch
 
 from partita.graph.batch import substitute
 from partita.probes import overlap_timing
@@ -32,11 +33,47 @@ def test_every_rank_comes_to_as_many_meetings(monkeypatch: pytest.MonkeyPatch, w
         monkeypatch.setattr(overlap_timing, "dist", there)
         monkeypatch.setattr(overlap_timing, "summing", lambda: None)
         monkeypatch.setattr(overlap_timing, "beside", lambda *given: 1.0)
+        monkeypatch.setattr(overlap_timing, "beside_others", lambda *given, met=met: met.append(("others",)) or [])
         found = overlapped_seconds(2**20, [Kind.ALL_REDUCE, Kind.ALL_GATHER], iter(()), Mock(spec=ExtraLane))
         assert [size for size, _ in found[Kind.ALL_REDUCE]] == [4, 2**16, 2**18, 2**20]
         assert len(found["message"]) == (0 if rank == world - 1 and world % 2 else 4)
     assert len({tuple(met) for met in came.values()}) == 1
     assert came[0]
+
+
+@pytest.mark.parametrize("rank", range(4))
+def test_two_rest_and_exchange_until_the_first_tells_the_others(monkeypatch: pytest.MonkeyPatch, rank: int) -> None:
+    """Those two have the seconds of a message, half of there and back; the others compute until they hear."""
+    sent, heard = list[int](), [False]
+
+    class Told(ExtraLane):
+        busy = property(lambda self: not heard[0])
+
+        def __init__(self) -> None:
+            pass
+
+        def begin(self, call: object) -> None:
+            pass
+
+        def carry_out(self, call: Callable[[], object]) -> None:
+            call()
+
+    there = SimpleNamespace(get_rank=lambda: rank, get_world_size=lambda: 4)
+    transport = SimpleNamespace(send=lambda told, to, *key: sent.append(to), receive=lambda *given: None)
+    monkeypatch.setattr(overlap_timing, "dist", there)
+    monkeypatch.setattr(overlap_timing, "summing", lambda: transport)
+    monkeypatch.setattr(overlap_timing, "beside", lambda lane, call, turns, rest: 2.0 * turns)
+
+    def computing() -> Iterator[int]:
+        yield from range(3)
+        heard[0] = True
+        yield 3
+
+    going = computing()
+    found = overlap_timing.beside_others(Told(), torch.zeros(1), 5, going)
+    assert found == ([5.0] if rank < 2 else [])
+    assert sent == ([2, 3] if rank == 0 else [])
+    assert list(going) == ([] if rank >= 2 else [0, 1, 2, 3])
 
 
 def test_an_operator_that_outlasts_the_turns_does_not_count() -> None:

@@ -16,7 +16,7 @@ from partita.cost.wiring import Circle, Wiring
 from partita.graph.graph import Graph
 from partita.program.program import Program
 from partita.simulator.moves import coded, moves_of
-from partita.simulator.progress import covered
+from partita.simulator.progress import covered, slowed
 from partita.simulator.simulate import simulate
 from tests.priced import batches_of, priced, whole_cores
 from tests.programs import program_by
@@ -136,6 +136,32 @@ def test_computing_takes_longer_while_another_lane_codes(codec: str) -> None:
     assert 0.05 * COMPUTE < spent < COMPUTE
     assert more == pytest.approx(0.25 * spent, rel=0.05)
     assert found["ddp"][0] == pytest.approx(0.0, abs=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("hosts", "held"),
+    [
+        ((Host((0, 2), 1.0), Host((1, 3), 1.0)), True),
+        ((Host((0, 1), 1.0), Host((2, 3), 1.0)), True),
+        ((Host((0, 1, 2, 3), 4.0),), False),
+        ((), False),
+    ],
+)
+def test_a_message_is_held_up_by_who_computes_on_the_same_core(hosts: tuple[Host, ...], held: bool) -> None:
+    """Of two stages, each with two replicas, the first goes on while what it sends is under way to the second, and one
+    replica is later than the other. Where all have cores of their own, or share as many, nobody waits for one."""
+    program, costs = prepared("one_f_one_b(stages=2,data=2,microbatches=4)", 3.0, 1.0)
+    slow = replace(costs, wiring=replace(costs.wiring, others_overlap=((10**9, 3.0),)), hosts=hosts)
+    alone, found = (simulate(program, each, rounds=4).step_seconds for each in (replace(costs, hosts=hosts), slow))
+    assert (found > alone * 1.001) == held
+
+
+def test_a_rank_that_computes_is_held_up_by_its_own_computing_and_not_once_more_by_others() -> None:
+    """While it computes itself a message has the larger of both factors."""
+    computing, mates = covered(np.array([0.0]), np.array([2.0])), covered(np.array([0.0]), np.array([5.0]))
+    own, others = 1 / 4, 1 / 2
+    at = np.array([1.0, 2.0, 4.0, 5.0, 6.0])
+    assert slowed((computing, others - own), (mates, 1 - others)).by(at) == pytest.approx([0.25, 0.5, 1.5, 2.0, 3.0])
 
 
 @pytest.mark.parametrize("ratio", [0.5, 3.0])
