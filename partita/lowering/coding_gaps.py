@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import product
 
 from partita.errors import PlanError
 from partita.graph.graph import Graph
 from partita.lowering.coding import codec_at, sender
 from partita.plan.memory import Shard
-from partita.plan.plan import Plan, alone
+from partita.plan.plan import Plan, alone, replicas_of
 from partita.plan.rule import momentum_ahead
 from partita.plan.sync import Payload
 from partita.plan.wire import Wire
-from partita.wire.algorithms import hands_whole, of_streams
+from partita.wire.algorithms import BACKEND, all_reduce, hands_whole, of_streams
 from partita.wire.codec import SPECS, bound_of, spec_of
+from partita.wire.schedule import summed_once
 
 
 def check_streams(plan: Plan) -> None:
@@ -25,6 +27,20 @@ def check_streams(plan: Plan) -> None:
             why = f"{codec.name} speaks of all numbers" if codec else "no codec chooses any at the end"
             found = ", ".join(name for name, spec in SPECS.items() if spec.sparse)
             raise PlanError(f"{plan.name}: {algorithm} sums chosen entries, and {why}; use one of the codecs {found}")
+
+
+def check_sums(plan: Plan) -> None:
+    """Raises PlanError for an algorithm that is none or does not go with the number of replicas, and where messages are
+    encoded by whose hops several ranks add up the same."""
+    for wire, replicas in product((sync.wire for sync in plan.sync), replicas_of(plan)):
+        coded = codec_at(wire, "hop")
+        for algorithm in sorted({wire.collective, *(one for _, one in wire.by_size)} - {BACKEND}):
+            whole = all_reduce(algorithm, replicas)
+            if coded and replicas > 1 and not (whole.sparse or summed_once(whole)):
+                raise PlanError(
+                    f"{plan.name}: {algorithm} adds up on several ranks, which would have unlike sums, as {coded.name} "
+                    "encodes what they send; use ring or halving, or a codec at the end (where=end)"
+                )
 
 
 def coded_twice(wire: Wire) -> bool:

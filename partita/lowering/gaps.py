@@ -15,6 +15,7 @@ from partita.lowering.chain import chain_gaps
 from partita.lowering.coding_gaps import (
     ahead_gap,
     check_streams,
+    check_sums,
     coded_twice,
     own_gradient_gaps,
     server_gaps,
@@ -32,10 +33,10 @@ from partita.lowering.statistics import statistics_gaps
 from partita.lowering.tiers import fans_out
 from partita.plan.memory import Shard
 from partita.plan.mesh import Split
-from partita.plan.plan import COMPILED, DEFERRED, Plan, agreement_of, alone, waits_for_all
+from partita.plan.plan import COMPILED, DEFERRED, Plan, agreement_of, alone, replicas_of, waits_for_all
 from partita.plan.schedule import Schedule, Versions
 from partita.plan.sync import AllReduce, Outer, Payload, Servers, Sync
-from partita.wire.algorithms import BACKEND, all_reduce
+from partita.wire.algorithms import BACKEND
 from partita.wire.codec import SPECS
 
 
@@ -43,10 +44,8 @@ def refuse(graph: Graph, plan: Plan) -> None:
     """Raises LoweringError naming the first part of the plan that cannot be carried out yet."""
     check_coupled(graph, plan)
     factored, plan = tuple(factor_gaps(graph, plan)), base_of(plan)
-    sync, loose = agreement_of(plan), not waits_for_all(plan)
-    ways = {sync.wire.collective, *(algorithm for _, algorithm in sync.wire.by_size)} - {BACKEND}
-    for algorithm in sorted(ways):
-        all_reduce(algorithm, plan.mesh.length("data"))
+    loose = not waits_for_all(plan)
+    check_sums(plan)
     for one in plan.sync:
         check_graph(plan.name, one)
     check_streams(plan)
@@ -148,11 +147,8 @@ def _pipeline_gaps(plan: Plan) -> Iterator[tuple[bool, str]]:
     yield schedule.in_flight > 0 or schedule.update_every > 0, "pipelines with their own number of passes in flight"
     yield not isinstance(sync.through, AllReduce) or sync.payload is not Payload.GRADIENT, "stages without all-reduce"
     yield sync.consistency.lag > 0, "late gradients between stages"
-    several = plan.mesh.length("data") > 1 or any(len(stage.ranks) > 1 for stage in plan.stages)
-    yield not plan.sync and several, "replicas of stages that never agree"
+    yield not plan.sync and max(replicas_of(plan)) > 1, "replicas of stages that never agree"
     yield from own_gradient_gaps(plan)
-    scheduled = sync.wire.collective != BACKEND or sync.wire.by_size != ()
-    yield scheduled, f"the collective {sync.wire.collective!r} between stages"
 
 
 def _shard_gaps(plan: Plan) -> Iterator[tuple[bool, str]]:

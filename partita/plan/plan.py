@@ -107,6 +107,11 @@ def ranks_of(plan: Plan) -> int:
     return (len(placed) or plan.mesh.size) + own_servers(plan)
 
 
+def replicas_of(plan: Plan) -> tuple[int, ...]:
+    """How many replicas the model has, or each of its stages where these have ranks of their own."""
+    return tuple(len(stage.ranks) for stage in plan.stages if stage.ranks) or (plan.mesh.length("data"),)
+
+
 def alone(plan: Plan) -> bool:
     """Whether the plan is one worker's, with no server on a device of its own: there is nobody to agree with."""
     return ranks_of(plan) == 1

@@ -61,6 +61,8 @@ class Wire:
     by_size: tuple[tuple[Bytes, str], ...] = ()
 
     @classmethod
-    def even(cls, size: Bytes, order: Priority = Priority.FIFO, codecs: tuple[Codec, ...] = ()) -> Wire:
+    def even(
+        cls, size: Bytes, order: Priority = Priority.FIFO, codecs: tuple[Codec, ...] = (), collective: str = "backend"
+    ) -> Wire:  # fmt: skip
         """Buckets, the first one too, and slices of `size` bytes."""
-        return cls(bucket_bytes=size, first_bucket_bytes=size, order=order, slice_bytes=size, codecs=codecs)
+        return cls(collective, size, size, order, slice_bytes=size, codecs=codecs)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from itertools import pairwise
 from typing import Final
@@ -26,6 +27,7 @@ from partita.simulator.simulate import step_seconds
 from partita.units import Bytes, Seconds
 from partita.wire.algorithms import ALGORITHMS, AUTO, BACKEND, STREAMS, all_reduce, hands_whole
 from partita.wire.codec import spec_of
+from partita.wire.schedule import summed_once
 
 LEAVES: Final = "float32"
 # What predictions miss by: a schedule, or a plan, that is ahead by less is not known to be ahead. The errors of two
@@ -102,13 +104,13 @@ def choice(found: Iterable[tuple[Seconds, str]]) -> str:
 
 
 def candidates(ranks: int, *, coded: bool = False) -> list[str]:
-    """The algorithms for `ranks` ranks. The backend's own comes first; it cannot encode."""
+    """The algorithms for `ranks` ranks. The backend's own comes first; it cannot encode. Nor do those hops whose ranks
+    add up each for itself."""
     names = [*ALGORITHMS, *(f"hierarchical({k})" for k in range(2, ranks) if ranks % k == 0)]
     found = [] if coded else [BACKEND]
     for name in names:
-        try:
-            all_reduce(name, ranks)
-        except PlanError:
-            continue
-        found.append(name)
+        with suppress(PlanError):
+            made = all_reduce(name, ranks)
+            if not coded or summed_once(made):
+                found.append(name)
     return found

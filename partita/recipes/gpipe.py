@@ -12,10 +12,11 @@ from partita.units import Bytes
 def gpipe(
     graph: Graph, cluster: Cluster, costs: Costs | None = None, *, stages: int = 0, data: int = 1,
     microbatches: int = 4, bucket_bytes: Bytes = 4 * 2**20, balance: str = "time", codec: str = "none",
+    collective: str = "backend",
 ) -> Plan:  # fmt: skip
     """GPipe: all forward passes of the microbatches, then all backward passes, then one update (PP-01; Huang et al.,
     NeurIPS 2019)."""
     return pipeline(
         graph, cluster, costs, "gpipe", Order.FILL_DRAIN, stages=stages, data=data, microbatches=microbatches,
-        bucket_bytes=bucket_bytes, balance=balance, codec=codec,
+        bucket_bytes=bucket_bytes, balance=balance, codec=codec, collective=collective,
     )  # fmt: skip

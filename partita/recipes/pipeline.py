@@ -29,11 +29,12 @@ Cutting = Callable[[Graph, Blocks, Sequence[float], Sequence[float], Schedule], 
 def pipeline(
     graph: Graph, cluster: Cluster, costs: Costs | None, name: str, order: Order, *, stages: int, data: int,
     microbatches: int, chunks: int = 1, bucket_bytes: Bytes, balance: str = "time", codec: str = "none",
+    collective: str = "backend",
 ) -> Plan:  # fmt: skip
     """`stages` places along the pipe, each with `chunks` stages and `data` replicas (`stages` 0: as many as devices and
     blocks allow). `balance` says by what the model is cut: time, memory or blocks (torchgpipe's rule); replicas
     (PipeDream's) also chooses how many stages there are and how many devices each gets. The replicas of a
-    stage sum up gradients by `codec`.
+    stage sum up gradients by `codec` and by the algorithm `collective`.
 
     Raises PlanError for numbers that make no pipeline on this cluster, and for a model that cannot be cut.
     """
@@ -48,7 +49,7 @@ def pipeline(
         )
     batch = graph.minibatch
     blocks = blocks_of(graph, cluster, costs, max(batch // (data * microbatches), 1))
-    wire = Wire.even(bucket_bytes, codecs=read_codecs(codec))
+    wire = Wire.even(bucket_bytes, codecs=read_codecs(codec), collective=collective)
     if balance == "replicas":
         if stages or data > 1 or chunks > 1:
             raise PlanError(f"{name}: balance=replicas chooses stages and replicas; leave out stages, data and chunks")

@@ -104,6 +104,14 @@ def own_steps(schedule: Schedule, rank: int) -> tuple[tuple[int, tuple[Hop, ...]
 
 
 @lru_cache(256)
+def summed_once(whole: Schedule) -> bool:
+    """Whether one rank alone has added each part up at the end, and all others have its sum. Ranks that add up the same
+    each by themselves, as partners in an exchange do, have unlike sums where messages are encoded."""
+    last = {(hop.target, part): hop.add for step in whole.steps for hop in step for part in range(hop.start, hop.stop)}
+    return all(sum(last.get((r, part), True) for r in range(whole.ranks)) == 1 for part in range(whole.parts))
+
+
+@lru_cache(256)
 def stranded(whole: Schedule, of: int) -> Schedule:
     """The same steps in `of` strands: each part is cut into so many subparts, one of each strand."""
     steps = (

@@ -200,6 +200,7 @@ REFUSED = [
     (pipe(Schedule(Order.ONE_F_ONE_B, in_flight=3)), "passes in flight"),
     (pipe(sync=(Sync(consistency=Consistency(lag=1)),)), "late gradients between stages"),
     (pipe(sync=(Sync(through=Servers(own=False)),)), "stages without all-reduce"),
+    (pipe(sync=(Sync(wire=Wire(collective="ring")),), memory=Memory(Shard.OPTIMIZER)), "the collective 'ring'"),
     (pipe(sync=()), "never agree"),
     (plan(mesh=Mesh((("data", 2), ("tensor", 2)))), "the mesh axis 'tensor'"),
     (plan(sync=(Sync(), Sync())), "more than one agreement"),
@@ -311,6 +312,7 @@ CONTRADICTIONS = [
     (plan(sync=(Sync(through=Gossip("pull", 0), payload=Payload.PARAMETER),)), "0 partners"),
     (plan(sync=(Sync(through=Neighbours("star"), payload=Payload.PARAMETER),)), "no graph 'star'"),
     (plan(sync=(Sync(payload=Payload.DUAL),)), "a penalty of 0"),
+    (plan(sync=(Sync(wire=Wire(collective="doubling", codecs=(Codec("q8", where="hop"),))),)), "unlike sums"),
 ]  # fmt: skip
 
 

@@ -130,10 +130,12 @@ def test_codecs_in_processes(crews: Crews, plan: str, tmp_path: Path) -> None:
     train_and_compare_with_one_process(crews("digits-cnn", "local:3"), plan, tmp_path)
 
 
-@pytest.mark.parametrize("codec", ["onebit", pytest.param("q8", marks=pytest.mark.slow)])
-def test_codecs_of_stages_in_processes(crews: Crews, codec: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "wire", ["codec=onebit", "collective=halving", pytest.param("codec=q8,collective=tree", marks=pytest.mark.slow)]
+)
+def test_sums_of_stages_in_processes(crews: Crews, wire: str, tmp_path: Path) -> None:
     """Two stages of two ranks each, which sum up their own buckets."""
-    plan = f"one_f_one_b(stages=2,data=2,microbatches=2,bucket_bytes=9000,codec={codec})"
+    plan = f"one_f_one_b(stages=2,data=2,microbatches=2,bucket_bytes=9000,{wire})"
     train_and_compare_with_one_process(crews("digits-cnn", "local:4"), plan, tmp_path)
 
 

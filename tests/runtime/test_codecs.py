@@ -45,7 +45,8 @@ STAGED = (
     "zero_bubble(stages=2,data=2,microbatches=3,bucket_bytes=300,codec=onebit)",
     "interleaved(stages=2,data=2,microbatches=2,codec=powersgd(rank=1))",
     "gpipe(stages=2,data=2,microbatches=2,codec=topk(ratio=0.1),recompute=full)",
-    "torchgpipe(stages=2,data=2,codec=fp16)", "one_f_one_b(stages=2,data=2,codec=threshold,bucket_bytes=300)",
+    "torchgpipe(stages=2,data=2,codec=fp16,collective=doubling)", "gpipe(stages=2,data=2,codec=q8,collective=halving)",
+    "one_f_one_b(stages=2,data=2,codec=threshold,bucket_bytes=300)",
 )  # fmt: skip
 
 OWNED = (

@@ -63,6 +63,19 @@ def test_replicas_of_stages_agree(recipe: str) -> None:
     assert difference("gpt2", f"{recipe}(stages=2,data=2,microbatches=2,bucket_bytes=3000)", 4) <= TOLERANCE
 
 
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [
+        ("one_f_one_b(stages=2,data=3,microbatches=2,bucket_bytes=3000,collective=ring)", 6),
+        ("gpipe(stages=2,data=4,microbatches=2,collective=hierarchical(2))", 8),
+        ("zero_bubble(stages=2,data=2,microbatches=2,collective=doubling)", 4),
+        ("interleaved(stages=2,data=2,microbatches=2,collective=auto)", 4),
+    ],
+)
+def test_replicas_of_stages_agree_by_any_algorithm(text: str, size: int) -> None:
+    assert difference("perceptron", text, size) <= TOLERANCE
+
+
 def test_parts_of_unequal_size() -> None:
     """12 samples on 5 replicas in 2 microbatches: roles of 2 and of 3 samples, microbatches of 1 and 2."""
     assert difference("perceptron", "one_f_one_b(stages=2,data=5,microbatches=2)", 10) <= TOLERANCE

@@ -16,7 +16,7 @@ from partita.errors import PlanError, ProgramError
 from partita.wire.algorithms import ALGORITHMS, all_reduce, factors
 from partita.wire.interpreter import carried_out
 from partita.wire.rings import pairwise_reduce_scatter, ring_all_gather, ring_reduce_scatter
-from partita.wire.schedule import Hop, Schedule, cut, even_edges, schedule, stranded, strands_of
+from partita.wire.schedule import Hop, Schedule, cut, even_edges, schedule, stranded, strands_of, summed_once
 from partita.wire.trees import tree_broadcast, tree_reduce
 from tests.wire.sending import bytes_sent, elements_of, hops_of
 
@@ -90,6 +90,18 @@ def test_all_ranks_end_with_the_same_bits(ranks: int, elements: int) -> None:
         first, *others = (np.concatenate(parts) for parts in ends)
         assert all(first.tobytes() == other.tobytes() for other in others), name
         assert np.allclose(first, np.sum(vectors, axis=0, dtype=np.float64), atol=1e-4), name
+
+
+@pytest.mark.parametrize("ranks", range(2, 14))
+def test_ranks_end_with_the_same_bits_of_encoded_hops_where_one_of_them_adds_a_part_up(ranks: int) -> None:
+    """And with others where partners add up what each of them sent: recursive doubling."""
+    vectors = np.random.default_rng(ranks).normal(size=(ranks, 3 * ranks))
+    for name in names(ranks):
+        one = all_reduce(name, ranks)
+        parts = [[v[i:j] for i, j in pairwise(even_edges(3 * ranks, one.parts))] for v in vectors]
+        first, *others = map(np.concatenate, carried_out(one, parts, lambda value, rank, part: np.round(value, 1)))
+        assert all(np.array_equal(first, other) for other in others) is summed_once(one), name
+        assert summed_once(one) is (name != "doubling"), name
 
 
 @given(st.integers(2, 40), st.integers(0, 5000))
