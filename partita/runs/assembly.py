@@ -114,7 +114,8 @@ def train_in_process(
     start = dict(values) if values is not None else initial(task, seed, precision)[1]
     states: dict[int, State] = {}
     losses = _LossRecord(begun_in(keep.out if keep else ""), saved)
-    parts = left(graph, plan, cluster, steps, saved.manifest.step if saved else 0)
+    since, flying = (saved.manifest.step, saved.manifest.flying) if saved else (0, 0)
+    parts = left(graph, plan, cluster, steps, since, flying)
     for i, leg in enumerate(parts):
         if not settle and leg is parts[-1] and not leg.program.steps:
             break

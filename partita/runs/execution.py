@@ -118,8 +118,9 @@ class Execution:
     def go(self) -> None:
         """Carry out the run, leg by leg, from its start to its end."""
         session, job = self.session, self.job
-        since, self.kept = self.saved.manifest.step if self.saved else 0, Path(job.resume)
-        parts = left(session.graph, job.plan, session.cluster, job.steps, since)
+        since, flying = (self.saved.manifest.step, self.saved.manifest.flying) if self.saved else (0, 0)
+        self.kept = Path(job.resume)
+        parts = left(session.graph, job.plan, session.cluster, job.steps, since, flying)
         self.step = since
         if not job.back:
             for leg in parts:

@@ -66,14 +66,15 @@ def legs(graph: Graph, plan: Plan, cluster: Cluster, steps: int, since: int = 0)
     return tuple(leg for leg in found if leg.rounds > 0)
 
 
-def left(graph: Graph, plan: Plan, cluster: Cluster, steps: int, since: int) -> tuple[Leg, ...]:
-    """The legs of steps `since` to `steps`; if no step is left, one leg without rounds, since gradients may be in
-    flight."""
+def left(graph: Graph, plan: Plan, cluster: Cluster, steps: int, since: int, flying: int = 0) -> tuple[Leg, ...]:
+    """The legs of steps `since` to `steps`. Where a leg ends there and `flying` gradients are still in flight, it comes
+    first without rounds, to apply them before another Program begins; so does the last one, if no step is left."""
     found = legs(graph, plan, cluster, steps, since)
-    if any(leg.program.steps for leg in found):
+    more = any(leg.program.steps for leg in found)
+    if more and not flying:
         return found
-    before = [leg for leg in legs(graph, plan, cluster, steps) if leg.program.steps]
-    return (Leg(0, before[-1].program, before[-1].plan, since), *found)
+    before = [leg for leg in legs(graph, plan, cluster, steps) if leg.program.steps and (leg.end == since or not more)]
+    return (*(Leg(0, leg.program, leg.plan, since) for leg in before[-1:]), *found)
 
 
 def _filled(graph: Graph, cluster: Cluster, phase: LoweredPhase, start: int, end: int) -> list[Leg]:

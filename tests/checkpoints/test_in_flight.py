@@ -45,3 +45,25 @@ def test_a_bound_on_what_is_in_flight_is_the_same_bits_everywhere(plan: str, tmp
         held = [state.leaves[name] for state in states.values() if name in state.leaves]
         assert all(torch.equal(one, held[0]) for one in held)
         torch.testing.assert_close(held[0], end[0].leaves[name], rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize(("plan", "ended", "steps"), [
+    ("diloco(period=4,fragments=2,lag=1)", 8, 9), ("diloco(period=3,fragments=3,lag=2)", 6, 8),
+    ("pipe_sgd(staleness=2,codec=topk(ratio=0.1),ramp=3)", 3, 6),
+])  # fmt: skip
+def test_what_is_in_flight_at_the_end_of_a_leg_is_applied_before_the_next(
+    plan: str, ended: int, steps: int, tmp_path: Path
+) -> None:
+    """Ahead of a last period that is shorter, or of another phase: a run that ended there and goes on has the bits of
+    one that never stopped."""
+    task, machines = perceptron(), cluster_of(3)
+    graph = capture(task)
+    made = call(plan, graph, machines)
+    unbroken, losses = train_in_process(task, graph, made, machines, steps, keyed=True)
+    train_in_process(task, graph, made, machines, ended, keyed=True, keep=SavePolicy(str(tmp_path), ended))
+    saved = open_checkpoint(tmp_path / "checkpoints" / f"step-{ended}")
+    assert saved.manifest.flying
+    again, found = train_in_process(task, graph, made, machines, steps, keyed=True, saved=saved)
+    assert {step: found[step] for step in range(ended, steps)} == {step: losses[step] for step in range(ended, steps)}
+    for rank, state in unbroken.items():
+        assert all(torch.equal(flat, again[rank].parameter[name]) for name, flat in state.parameter.items())
