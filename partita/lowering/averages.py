@@ -28,12 +28,12 @@ from partita.program.space import Space
 
 def averaged(draft: Draft, steps: int) -> Program:
     """Every worker takes `steps` steps on its own part, then the mean of all weights (DP-26) or of all changes (EX-01)
-    enters. A last round that is shorter than fragments need only steps.
+    enters. A last round that is shorter than fragments, or what comes late, need only steps.
 
     A period of 1 is exact where the mean commutes with the rule and every worker counts the same.
     """
     sync = draft.sync
-    agrees = steps == sync.frequency.period or not settles(sync)
+    agrees = steps == sync.frequency.period or (sync.frequency.fragments == 1 and not sync.consistency.lag)
     roles = tuple(_averaging(draft, group, steps, agrees) for group in draft.groups)
     linear = draft.graph.optimizer.name == "SGD" and not draft.graph.clip_norm and draft.weight is None
     plain = sync.outer == Outer() and sync.frequency == Frequency() and sync.consistency.lag == 0

@@ -88,16 +88,18 @@ def test_elastic_workers() -> None:
 
 
 @pytest.mark.parametrize("keep", [0.0, 0.25])
-def test_an_outer_step_with_nesterovs_momentum(keep: float) -> None:
-    """EX-01: u = m u + d, w -= rate (d + m u), where d is the mean of w - x; then x = keep x + (1 - keep) w."""
+@pytest.mark.parametrize("periods", [(2, 2, 2), (4, 2)])
+def test_an_outer_step_with_nesterovs_momentum(keep: float, periods: tuple[int, ...]) -> None:
+    """EX-01: u = m u + d, w -= rate (d + m u), where d is the mean of w - x; then x = keep x + (1 - keep) w. So it is
+    after a last period that is shorter."""
     x, w, u = torch.zeros(SIZE, 6, dtype=torch.float64), torch.zeros(6).double(), torch.zeros(6).double()
-    for _ in range(STEPS // 2):
-        *_, x = stepped(x, 2)
+    for period in periods:
+        *_, x = stepped(x, period)
         d = (w - x).mean(0)
         u = 0.6 * u + d
         w = w - 0.5 * (d + 0.6 * u)
         x = keep * x + (1 - keep) * w
-    found = ended(f"diloco(period=2,rate=0.5,momentum=0.6,keep={keep})")
+    found = ended(f"diloco(period={periods[0]},rate=0.5,momentum=0.6,keep={keep})")
     assert float((found - x).abs().max()) <= 1e-12
 
 
