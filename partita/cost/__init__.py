@@ -22,7 +22,8 @@ data sheets
     layouts        copies between layouts around convolutions
     fabric         NCCL's collectives
     between        the links and devices of a group of ranks
-    unlike         devices that differ
+    unlike         devices that differ: their speeds
+    sheets         each by its own sheet
 bytes
     memory         the curve of live bytes, and its peak
     memory_curve   MemoryCurve

@@ -65,6 +65,8 @@ class Costs:
     processor        of what kind the devices are, on which temporary tensors depend
     workspaces       bytes that operators take of an accelerator while they run
     launching        costs of the host threads that launch work on accelerators and run ahead of them (None: processors)
+    sheets, sheet    where devices are unlike, the costs by each data sheet, and which of these each rank has (empty:
+                     all go by this one's, at their speeds)
     source, because  'measured' or 'datasheet', and why costs were not measured
     """
 
@@ -93,6 +95,8 @@ class Costs:
     warm: Touch | None = None
     again: Calls | None = None
     alone: Calls | None = None
+    sheets: tuple[Costs, ...] = ()
+    sheet: tuple[int, ...] = ()
     _sums: dict[tuple[int, int, int, int, bool], tuple[Graph, Seconds]] = field(
         default_factory=dict, repr=False, compare=False
     )
@@ -105,6 +109,10 @@ class Costs:
     def among(self, ranks: int) -> Costs:
         """The costs of programs of so many ranks."""
         return replace(self, alone=None, **self.alone.given) if self.alone and ranks == 1 else self
+
+    def own(self, rank: int) -> Costs:
+        """What a rank's own device takes, by its own sheet."""
+        return self.sheets[self.sheet[rank]] if self.sheets else self
 
     def speed(self, rank: int) -> float:
         """The speed of a rank's device; 1 is that of the device on which core-seconds were measured."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from itertools import product
 from statistics import median
 from typing import Final
@@ -25,6 +26,7 @@ from partita.cost.kernels import (
 )  # fmt: skip
 from partita.cost.launching import hosts_of
 from partita.cost.layouts import copied
+from partita.cost.sheets import by_sheets
 from partita.cost.touch import Touch
 from partita.cost.winograd import minimal_filtering
 from partita.cost.wiring import Wiring
@@ -64,7 +66,18 @@ def datasheet_costs(
     Where some of the cluster's costs are `measured`, operators take as many times longer than their data sheet says as
     those that were measured do, and all else takes what it was measured to take."""
     cluster = measured.cluster if measured else cluster
-    device = without_quota(cluster.devices[0])
+    priced = partial(_of_device, graph, cluster, batches, because=because, precisions=precisions, compiled=compiled)
+    costs = by_sheets(cluster, priced)
+    if measured is None:
+        return costs
+    return _calibrated(costs, datasheet_costs(measured.graph, cluster, measured.sizes), measured)
+
+
+def _of_device(
+    graph: Graph, cluster: Cluster, batches: tuple[int, ...], device: Device, *, because: str,
+    precisions: tuple[str, ...], compiled: bool,
+) -> Costs:  # fmt: skip
+    """Costs of a cluster all of whose devices have the sheet of this one."""
     card = device.backend == "cuda"
     table: dict[str, Seconds] = {}
     launches: dict[str, Seconds] = {}
@@ -85,28 +98,16 @@ def datasheet_costs(
     costs = Costs(
         graph, cluster, table, copy=Touch(launch, 2 * element), add=Touch(launch, 3 * element),
         update=Touch(launch, passes * element), load=Touch(0.0, SAMPLE), sizes=batches, instruction=INSTRUCTION,
-        wiring=wired(cluster) if device.backend == "cuda" else Wiring(),
+        wiring=wired(cluster) if all(each.backend == "cuda" for each in cluster.devices) else Wiring(),
         source="datasheet", because=because,
     )  # fmt: skip
-    touch = Touch(LAUNCH, 0.0)
-    if card:
-        hosts, wiring = hosts_of(cluster), of_hosts(costs.wiring)
-        host = replace(
-            costs, cluster=hosts, operators=launches, copy=touch, add=touch, update=touch, wiring=wiring, _sums={}
-        )
-        costs = replace(costs, launching=host, _sums={})
-    if measured is None:
+    if not card:
         return costs
-    return _calibrated(costs, datasheet_costs(measured.graph, cluster, measured.sizes), measured)
-
-
-def without_quota(device: Device) -> Device:
-    """The whole core of which a processor with a quota below one has a part. A data sheet says what the part does, and
-    costs are seconds of the whole."""
-    if device.backend == "cuda" or not 0 < device.cores < 1:
-        return device
-    flops = tuple((dtype, speed / device.cores) for dtype, speed in device.flops)
-    return replace(device, cores=1.0, flops=flops, memory_bandwidth=device.memory_bandwidth / device.cores)
+    touch, hosts, wiring = Touch(LAUNCH, 0.0), hosts_of(cluster), of_hosts(costs.wiring)
+    host = replace(
+        costs, cluster=hosts, operators=launches, copy=touch, add=touch, update=touch, wiring=wiring, _sums={}
+    )
+    return replace(costs, launching=host, _sums={})
 
 
 def _calibrated(sheet: Costs, known: Costs, measured: Costs) -> Costs:

@@ -40,8 +40,10 @@ def joined(costs: Costs, more: Costs) -> Costs:
     """The costs, and prices of operators that only `more` has."""
     host = costs.launching
     if host and more.launching:
-        host = replace(host, operators={**more.launching.operators, **host.operators}, _sums={})
-    return replace(costs, operators={**more.operators, **costs.operators}, launching=host, _sums={})
+        host = joined(host, more.launching)
+    sheets = tuple(joined(one, also) for one, also in zip(costs.sheets, more.sheets, strict=True))
+    operators = {**more.operators, **costs.operators}
+    return replace(costs, operators=operators, launching=host, sheets=sheets, _sums={})
 
 
 def _launched(program: Program, role: Role, costs: Costs, host: Costs) -> bool:
@@ -49,6 +51,13 @@ def _launched(program: Program, role: Role, costs: Costs, host: Costs) -> bool:
     counts = Counter(act.segment for act in role.acts(Compute))
     acts: list[tuple[Act, int]] = [(Compute(name, ""), count) for name, count in counts.items()]
     acts += [(i.act, 1) for i in role.instructions if isinstance(i.act, Pack | Update)]
-    speed = max(costs.speed(rank) for rank in role.ranks)
-    launched, done = (sum(n * demand_of(each, program, act).core for act, n in acts) for each in (host, costs))
-    return launched > done / speed
+    speed = dict[int, float]()
+    for rank in role.ranks:
+        sheet = costs.sheet[rank] if costs.sheets else 0
+        speed[sheet] = max(speed.get(sheet, 0.0), costs.own(rank).speed(rank))
+    for sheet, fastest in speed.items():
+        sides = (host.sheets or (host,))[sheet if host.sheets else 0], (costs.sheets or (costs,))[sheet]
+        launched, done = (sum(n * demand_of(each, program, act).core for act, n in acts) for each in sides)
+        if launched > done / fastest:
+            return True
+    return False

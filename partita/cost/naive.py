@@ -17,13 +17,14 @@ def naive(program: Program, costs: Costs) -> dict[str, Seconds]:
     costs = costs.among(program.size)
     for role in program.roles:
         for rank in role.ranks:
+            own = costs.own(rank)
             work = sum(
-                demand_of(costs, program, i.act).core for i in role.instructions if isinstance(i.act, Compute | Update)
+                demand_of(own, program, i.act).core for i in role.instructions if isinstance(i.act, Compute | Update)
             )
             bandwidth = min(port.link.bandwidth for port in costs.cluster.climbs[rank])
             payload = min(costs.payload(port) for port in costs.cluster.climbs[rank])
             moved = max(_bytes(program, rank))
-            computing = max(computing, work / costs.pace(rank) / program.steps)
+            computing = max(computing, work / own.pace(rank) / program.steps)
             talking = max(talking, moved / payload / program.steps)
             bare = max(bare, moved / bandwidth / program.steps)
     return {"sum": computing + talking, "max": max(computing, bare)}

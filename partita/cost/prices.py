@@ -3,11 +3,14 @@ and again."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Final
 
+import numpy as np
+
+from partita.arrays import Reals
 from partita.cost.costs import Costs
 from partita.cost.demand import Demand, demand_of
 from partita.cost.wiring import ALONE, RARELY, Post, circle_of
@@ -71,6 +74,20 @@ class Prices:
         if role.name not in self.roles:
             self.roles[role.name] = self._of_role(role)
         return self.roles[role.name]
+
+    def seconds(self, role: Role, ranks: Sequence[int]) -> Reals:
+        """Seconds of each instruction of a role on a whole core of these ranks' devices, each by its own sheet, shape
+        [instructions, ranks]."""
+        sheet = [self.costs.sheet[rank] if self.own else 0 for rank in ranks]
+        speeds = np.array([self.costs.own(rank).speed(rank) for rank in ranks])
+        cores = {k: [demand.core for demand in (self.own or (self,))[k].of_role(role)] for k in {*sheet}}
+        found: Reals = np.array([cores[k] for k in sheet], np.float64).reshape(len(ranks), -1).T / speeds
+        return found
+
+    @cached_property
+    def own(self) -> tuple[Prices, ...]:
+        """The prices by each data sheet, where there are several."""
+        return tuple(Prices(sheet, self.program) for sheet in self.costs.sheets)
 
     @cached_property
     def firsts(self) -> Mapping[str, Seconds]:

@@ -29,6 +29,10 @@ class Touch:
         """The same right behind another call, whose code is at hand."""
         return replace(self, call=0.0)
 
+    def times(self, factor: float) -> Touch:
+        """`factor` times as much of everything."""
+        return Touch(factor * self.tensor, factor * self.element, factor * self.call, factor * self.far)
+
     def least(self, other: Touch) -> Touch:
         """What no pass of either takes less than."""
         return Touch(min(self.tensor, other.tensor), min(self.element, other.element), min(self.call, other.call))

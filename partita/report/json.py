@@ -25,7 +25,7 @@ def timeline_body(timeline: Timeline, setting: Setting) -> dict[str, Any]:
     """One prediction or measurement."""
     step = timeline.step_seconds
     devices, dtype = setting.devices[: timeline.ranks or None], PRECISION_OF.get(timeline.dtype, setting.dtype)
-    peak = in_all(dict(device.flops).get(dtype, 0.0) * device.speed for device in devices)
+    peak = in_all(dict(device.flops).get(dtype, 0.0) * device.handling for device in devices)
     watts = in_all(device.power for device in devices)
     return {
         "plan": timeline.plan,

@@ -11,6 +11,7 @@ from typing import Final
 from partita.cluster.cluster import Cluster
 from partita.cost.costs import Costs
 from partita.cost.datasheet import datasheet_costs
+from partita.cost.sheets import paced
 from partita.graph.batch import of_minibatch
 from partita.graph.graph import Graph
 from partita.lowering.lower import lower
@@ -92,7 +93,7 @@ def _of_program(program: Program, graph: Graph, costs: Costs, cut: int) -> Peaks
     if all((1 + ERROR) * peak <= device.memory for peak, device in zip(used, devices, strict=False)):
         fullest = max(used)
         close = {role.name for role in program.roles if used[role.ranks[0]] > CLOSE * fullest}
-        paces = [replace(costs, operators={k: s * p for k, s in costs.operators.items()}, _sums={}) for p in PACES]
+        paces = [paced(costs, factor) for factor in PACES]
         found = peaks(setting, paces, close)
         for role in (role for role in program.roles if role.name in close):
             for rank in role.ranks:

@@ -14,6 +14,7 @@ from partita.cluster.cluster import Cluster
 from partita.cost.costs import Costs
 from partita.cost.datasheet import datasheet_costs
 from partita.cost.launching import slower
+from partita.cost.sheets import least
 from partita.cost.wiring import CURVED
 from partita.graph.graph import Graph
 from partita.graph.homes import homes_of
@@ -80,7 +81,7 @@ class StageCosts:
         usual = max(self.batch // self.cluster.size, 1) if self.graph.symbolic else self.graph.batch
         host = self.sheet(size).launching
         found = host if host and slower(self.sheet(usual), usual) is not self.sheet(usual) else self.sheet(size)
-        return found.behind
+        return least(found.behind)
 
     def pipes(self, space: Space) -> Iterator[tuple[Ints, Ints, Pipes]]:
         """(points, the entry of each one in the pipes, the pipes) by the length of pipes and their chunks."""

@@ -10,21 +10,18 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 
 from partita.arrays import Array, Flags, Ints, Reals
-from partita.cost.demand import Demand
 from partita.cost.prices import Prices
 from partita.program.flight import in_flight
 from partita.program.program import Policy, Program, Role
 from partita.simulator.activities import Activities, GateSpec, assemble
 from partita.simulator.ports import Ports
 from partita.simulator.symmetry import Symmetry, folded
-from partita.simulator.transfers import Transfers, speeds, unrolled
-
-NOTHING: Final = Demand()
+from partita.simulator.transfers import Transfers, unrolled
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,9 +108,8 @@ def _work(draft: RoundDraft, layout: Layout, role: Role, prices: Prices, ports: 
     """What each instruction asks of its own processor and of the cores that this shares with others."""
     seats, ranks = layout.seats(role), layout.kinds[role.name]
     alone = list(role.computing)
-    priced = [demand if own else NOTHING for demand, own in zip(prices.of_role(role), alone, strict=True)]
-    core, latency = np.array([(demand.core, demand.latency) for demand in priced], np.float64).reshape(-1, 2).T
-    work = core[:, None] / speeds(prices.costs, layout.program)[ranks]
+    latency = np.array([demand.latency for demand in prices.of_role(role)], np.float64) * alone
+    work = prices.seconds(role, ranks.tolist()) * np.array(alone, np.float64)[:, None]
     draft.latency[seats], draft.least[seats] = latency[:, None], work
     own = work[alone].ravel()
     for place in (ranks, ports.host_of[ranks]):

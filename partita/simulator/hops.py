@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from partita.arrays import Reals
+from partita.arrays import Ints, Reals
 from partita.cost.costs import Costs
 from partita.cost.demand import hop_cores, hop_parts
 from partita.program.instruction import Collective
@@ -32,11 +32,10 @@ def scheduled(
 ) -> Columns:  # fmt: skip
     """One transfer (see there) of a group's collective, without who takes part; ranks have a `speed` in coding and
     adding, and another one in `handling` messages."""
-    pairs = list(hop_parts(costs, program, act, len(group)))
-    loads = [load for load, _ in pairs]
-    before, sending, receiving, after = np.array([parts for _, parts in pairs], np.float64).reshape(-1, 4).T
     members, rate = np.array(group, np.int64), ports.resources.rate
+    loads = [load for load, _ in hop_parts(costs, program, act, len(group))]
     source, target = (members[np.array([getattr(one, end) for one in loads], np.int64)] for end in ("source", "target"))
+    (before, sending, receiving, after), cores = _priced(program, act, costs, members, source, target)
     size = np.array([one.size for one in loads], np.float64)
     message, resource, way = ports.routes(source, target)
     passed, entry = np.unique(resource, return_inverse=True)
@@ -45,7 +44,7 @@ def scheduled(
     np.add.at(handled, source, sending)
     np.add.at(handled, target, receiving)
     handled = handled[members]
-    computed = np.array(hop_cores(costs, program, act, len(group))) - handled
+    computed = cores - handled
     work = computed / speed[members] + handled / handling[members]
     thread = np.minimum(rate[members], 1.0)  # a rank's hops are one thread's, whose core-seconds are the `least`
     busiest = max(float((amount / rate[passed]).max(initial=0.0)), float((work / thread).max()))
@@ -62,6 +61,20 @@ def scheduled(
         "at": np.zeros(len(members) + len(passed), np.int64), "resource": np.concatenate([members, passed]),
         "amount": np.concatenate([work, amount]), "source": source, "target": target, "size": size,
     }  # fmt: skip
+
+
+def _priced(
+    program: Program, act: Collective, costs: Costs, members: Ints, source: Ints, target: Ints
+) -> tuple[Reals, Reals]:  # fmt: skip
+    """Core-seconds before, of sending, of receiving and after each hop, shape [4, hops], and of all of each member's,
+    by the sheets of those who do it."""
+    known, ranks = costs.sheets or (costs,), len(members)
+    sheet = np.array(costs.sheet or np.zeros(costs.cluster.size), np.int64)
+    parts = np.array([[cores for _, cores in hop_parts(one, program, act, ranks)] for one in known], np.float64)
+    parts, hop = parts.reshape(len(known), -1, 4), np.arange(len(source))
+    from_, to = parts[sheet[source], hop].T, parts[sheet[target], hop].T
+    cores = np.array([hop_cores(one, program, act, ranks) for one in known])
+    return np.concatenate([from_[:2], to[2:]]), cores[sheet[members], np.arange(ranks)]
 
 
 def ways_of(message: NDArray[np.integer[Any]], resource: NDArray[np.integer[Any]], count: int) -> list[list[int]]:

@@ -149,11 +149,12 @@ class Clocked:
         spent = [0.0] * program.size
         for role in program.roles:
             core, own = np.array([demand.core for demand in self.prices.of_role(role)]), np.array(role.computing)
-            computed, moved = float(core[own].sum()), float(core[~own].sum())
+            kinds = self.layout.kinds[role.name].tolist()
+            computed, moved = self.prices.seconds(role, kinds)[own].sum(axis=0), float(core[~own].sum())
             more = self.more[self.last(role)].mean(axis=0).sum(axis=0)[self.layout.kind(role)]
-            for rank, beyond in zip(role.ranks, more.tolist(), strict=True):
-                taken = computed / costs.speed(rank) + moved / costs.handling(rank)
-                spent[rank] = (taken + beyond) / max(program.steps, 1)
+            alone = computed[self.layout.kind(role)]
+            for rank, taken, beyond in zip(role.ranks, alone.tolist(), more.tolist(), strict=True):
+                spent[rank] = (taken + moved / costs.handling(rank) + beyond) / max(program.steps, 1)
         return tuple(spent)
 
     def timeline(self) -> Timeline:

@@ -46,7 +46,8 @@ def symmetry_of(program: Program, costs: Costs, ports: Ports, transfers: Transfe
         return no_symmetry(program, ports, transfers)
     table, ranks = ports.resources, program.size
     resource = _mix(table.rate, table.peak, table.burst)
-    rank = _mix(role_of(program), speeds(costs, program), handlings(costs, program), resource[:ranks])
+    sheet = np.array(costs.sheet or np.zeros(ranks), np.float64)[:ranks]
+    rank = _mix(role_of(program), speeds(costs, program), handlings(costs, program), sheet, resource[:ranks])
     transfer = _mix(transfers.latency, transfers.least)
     count = 0
     while count < (count := sum(len(np.unique(colours)) for colours in (rank, transfer, resource))):

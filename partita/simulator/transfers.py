@@ -116,8 +116,8 @@ def _on_hosts(columns: Columns, ports: Ports) -> Columns:
 
 
 def speeds(costs: Costs, program: Program) -> Reals:
-    """How fast each rank's device is beside the one that the costs were measured on."""
-    return np.array([costs.speed(rank) for rank in range(program.size)], np.float64)
+    """How fast each rank's device is beside the one that its costs were measured on."""
+    return np.array([costs.own(rank).speed(rank) for rank in range(program.size)], np.float64)
 
 
 def handlings(costs: Costs, program: Program) -> Reals:
