@@ -1,6 +1,6 @@
 """Published steps that no constant has met, kept here with where they stand, against data sheets alone.
 
-    published.py [--tables bert,paddle,turing] [--rows]
+    published.py [--tables bert,paddle,turing,ampere] [--rows]
 
 As `steps.py` prints its own tables: predicted from the captured step, the plan and the data sheet, and beside it one
 efficiency that is fitted on the very table.
@@ -50,6 +50,28 @@ TURING: Final = {
     "ResNet-18": (411.48, 459.15), "ResNet-34": (263.17, 300.79), "ResNet-50": (178.01, 192.91),
     "ResNet-101": (108.99,),
 }  # fmt: skip
+
+# Images a second in fp16 (tf_cnn_benchmarks, TensorFlow 1.15 of NGC 20.12) on 1, 2, 4 and 8 RTX 3090 without peers or
+# bridges, two EPYC 7352, 64 and 256 at a time on each; how it sums variables is not said
+# (server-gear.com/blog/post/rtx3090-x8-exhaustive-tf-cnn-benchmarks).
+AMPERE: Final = {
+    ("ResNet-50", 64): (1026.83, 1828.21, 2798.55, 4039.44), ("ResNet-50", 256): (1181.90, 2283.06, 4266.43, 7362.66),
+    ("Inception-v3", 64): (709.40, 1304.37, 2247.00, 3549.19),
+    ("Inception-v3", 256): (806.46, 1573.15, 2979.08, 5598.28),
+    ("VGG-16", 64): (419.83, 589.37, 703.38, 634.67), ("VGG-16", 256): (455.41, 821.34, 1303.34, 1695.73),
+}  # fmt: skip
+
+BOX = """
+schema = 1
+[device.card]
+like = "{card}"
+[network]
+link = {{ bandwidth = "10 Gbit/s", latency = "15 us" }}
+[[network.members]]
+count = 1
+link = {{ bandwidth = "{link} GB/s", latency = "{way} us" }}
+members = [{{ device = "card", count = {count} }}]
+"""
 XEON = """
 schema = 1
 [device.xeon]
@@ -152,7 +174,8 @@ def network(name: str) -> Graph:
 
 
 def case(name: str, measured: float, text: str, graph: Graph, cluster: Cluster) -> Case:
-    every, dtype = work(graph, 0, len(graph.operators), graph.global_batch), "fp16" if "fp16" in text else "fp32"
+    every = work(graph, 0, len(graph.operators), graph.global_batch) / cluster.size
+    dtype = "fp16" if "fp16" in text else "fp32"
     return Case(name, measured, step(text, graph, cluster), ideal(every, cluster, dtype))
 
 
@@ -175,9 +198,23 @@ def images(table: Mapping[str, tuple[float, ...]], first: int, cluster: Cluster)
             yield case(f"{name} x {batch}", batch / rate, "single", graph, cluster)
 
 
+def box(card: str, count: int, link: float, way: float) -> Cluster:
+    return read_cluster(BOX.format(card=card, count=count, link=link, way=way), f"{count}-{card}")
+
+
+def ampere() -> Iterator[Case]:
+    for (name, each), rates in AMPERE.items():
+        for k, rate in enumerate(rates):
+            count = 1 << k
+            graph, text = of_minibatch(network(name), count * each), f"{'ddp' if k else 'single'}(precision=fp16)"
+            cluster = box("rtx3090", count, 31, 5)
+            yield case(f"{name} {count} x {each}", count * each / rate, text, graph, cluster)
+
+
 TABLES: Final[dict[str, Callable[[], Iterator[Case]]]] = {
     "bert": bert, "paddle": lambda: images(PADDLE, 64, read_cluster(XEON, "xeon")),
     "turing": lambda: images(TURING, 32, machine('fp32 = "10.07 TFLOP/s"', 448, more=units(46, 215))),
+    "ampere": ampere,
 }  # fmt: skip
 
 
