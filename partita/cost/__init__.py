@@ -10,6 +10,7 @@ seconds
     touch          passes over tensors
     passes         how many an act makes
     wiring         Wiring: messages and collectives
+    rows           values between measured sizes
     rings          bytes that a ring sends
     launching      accelerators have two clocks
     cache          times of operators, kept on disk

@@ -24,7 +24,8 @@ import numpy as np
 from partita.arrays import Reals
 from partita.cluster.cluster import Cluster
 from partita.cost.between import Between, between_of
-from partita.cost.wiring import PASSES, Circle, Curve, Wiring
+from partita.cost.rows import Curve
+from partita.cost.wiring import PASSES, Circle, Wiring
 from partita.program.space import Kind
 from partita.units import BytesPerSecond, Seconds
 

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
-from operator import itemgetter
-from typing import Final, Protocol, TypeAlias
+from typing import Final, Protocol
 
 import numpy as np
 
-from partita.arrays import Array, Ints, Reals
+from partita.arrays import Ints, Reals
 from partita.cluster.cluster import Cluster, Port
 from partita.cost.between import Between, between_of
+from partita.cost.rows import Curve, Rows, cores_of, interpolated, value_at, waits_of
 from partita.program.space import Kind
 from partita.units import Bytes, BytesPerSecond, Seconds
 
-Rows: TypeAlias = tuple[tuple[float, float], ...]  # (where, value), by ascending bytes, seconds or numbers
-Curve: TypeAlias = tuple[tuple[Bytes, Seconds, Seconds, float], ...]  # rows as in `Curves`, by ascending size
 CURVED: Final = (Kind.ALL_REDUCE, Kind.REDUCE_SCATTER, Kind.ALL_GATHER)  # kinds that have curves of their own
 FAVOUR: Final = 8.0  # times the share of the next message in a queue
 MOST_TURNS: Final = 4  # the first of a long queue gets no more than FAVOUR to this power times the share of the last
@@ -174,12 +170,12 @@ class Wiring:
         """Core-seconds of the call of a message of `size` bytes, of values from stage to stage or of anything else:
         linear in the logarithms of the size, of when and how many are posted, or of how far apart they are."""
         rows, at = (self.starts, post.many) if post.apart is None else (self.serving, post.apart)
-        start = _at(rows, at) if rows else self.start
+        start = value_at(rows, at) if rows else self.start
         if self.joint and post.apart is None:  # no more is saved than where messages follow each other quickly
-            start = max(start * _at(self.joint, post.together), self.starts[-1][1])
+            start = max(start * value_at(self.joint, post.together), self.starts[-1][1])
         if value:  # who waits for it is awake
             return start if self.value_start is None else min(start, self.value_start)
-        return start + (_at(self.waking, size) if self.waking else 0.0)
+        return start + (value_at(self.waking, size) if self.waking else 0.0)
 
     @property
     def hopping_start(self) -> Seconds:
@@ -192,17 +188,17 @@ class Wiring:
 
     def hopping(self, sizes: Reals) -> Reals:
         """`hop` for an array of sizes."""
-        return _between(self.hops, sizes) if self.hops else np.full(len(sizes), self.message)
+        return interpolated(self.hops, sizes) if self.hops else np.full(len(sizes), self.message)
 
     def scheduled(self, size: Bytes) -> dict[str, Seconds]:
         """Seconds of an all-reduce of `size` bytes among all ranks by each algorithm that was timed: linear in the
         logarithm of the size, below the first one the same, beyond the last one in proportion to the size."""
-        return {name: _at(rows, size) * max(size / rows[-1][0], 1.0) for name, rows in self.schedules}
+        return {name: value_at(rows, size) * max(size / rows[-1][0], 1.0) for name, rows in self.schedules}
 
     def congested(self, sizes: Reals) -> Reals:
         """The factors of `congestion` for messages of these sizes: linear in the logarithm of the size, the last one
         beyond it."""
-        return _between(self.congestion, sizes) if self.congestion else np.ones(len(sizes))
+        return interpolated(self.congestion, sizes) if self.congestion else np.ones(len(sizes))
 
     def crowded(self, sizes: Reals, peers: Ints) -> Reals:
         """The factors of `crowding` for messages of these sizes between ranks with so many peers at once: linear in
@@ -210,7 +206,7 @@ class Wiring:
         if not self.crowding:
             return self.congested(sizes)
         known = np.array([1, *(many for many, _ in self.crowding)])
-        factors = np.stack([np.ones(len(sizes)), *(_between(rows, sizes) for _, rows in self.crowding)])
+        factors = np.stack([np.ones(len(sizes)), *(interpolated(rows, sizes) for _, rows in self.crowding)])
         below, who = np.clip(np.searchsorted(known, peers, "right") - 1, 0, len(known) - 2), np.arange(len(sizes))
         part = np.clip((peers - known[below]) / (known[below + 1] - known[below]), 0.0, 1.0)
         found: Reals = (1 - part) * factors[below, who] + part * factors[below + 1, who]
@@ -225,7 +221,7 @@ class Wiring:
         """
         if not self.queue:
             return np.ones(len(sizes))
-        held = _between(self.queue, sizes) / np.maximum(sizes, 1.0)
+        held = interpolated(self.queue, sizes) / np.maximum(sizes, 1.0)
         whole = np.minimum(np.floor(held), peers - 1)
         first = FAVOUR ** ((1 + whole - places) * np.minimum(1.0, MOST_TURNS / (1 + whole)))
         partly = 1 / (1 - np.minimum(held - whole, 1 - 1 / FAVOUR))
@@ -244,7 +240,7 @@ class Wiring:
         if not rows:
             return 1.0
         beyond = min(1.0, rows[-1][0] / max(size, 1))
-        return 1.0 + beyond * (float(_between(rows, np.array([size], np.float64))[0]) - 1.0)
+        return 1.0 + beyond * (float(interpolated(rows, np.array([size], np.float64))[0]) - 1.0)
 
     def waiting(self, size: Bytes, circle: Circle, kind: Kind = Kind.ALL_REDUCE) -> Seconds:
         """Latency of a collective of `size` bytes: its curve's; without a curve that of p - 1 messages one after the
@@ -255,7 +251,7 @@ class Wiring:
         """(latency, core-seconds) that an all-reduce of `size` bytes takes more right behind another one."""
         if not self.row:
             return 0.0, 0.0
-        waiting, core = float(_of_curve(self.row, np.array([size], np.float64))[0][0]), _core_of(self.row, size)
+        waiting, core = float(waits_of(self.row, np.array([size], np.float64))[0][0]), cores_of(self.row, size)
         return max(waiting - self.waiting(size, circle), 0.0), max(core - self.reducing(size, circle), 0.0)
 
     def carried(self, size: Bytes, circle: Circle, kind: Kind = Kind.ALL_REDUCE) -> float:
@@ -268,7 +264,7 @@ class Wiring:
         if not curve:
             hops = PASSES.get(kind, 2) * (circle.ranks - 1)
             return hops * (self.hopping(sizes / circle.ranks) + circle.way), np.ones(len(sizes))
-        return _of_curve(curve, sizes)
+        return waits_of(curve, sizes)
 
     def least(self, circle: Circle, kind: Kind = Kind.ALL_REDUCE) -> tuple[Seconds, float]:
         """Lower bounds of (`waiting`, `carried`) over all sizes."""
@@ -285,41 +281,9 @@ class Wiring:
             summed = 0.0 if kind is Kind.ALL_GATHER else self.reduced
             each = PASSES.get(kind, 2) * (self.sent + self.received) + summed
             return self.start + (ranks - 1) / ranks * size * each
-        return _core_of(curve, size)
+        return cores_of(curve, size)
 
     def payload(self, cluster: Cluster, port: Port) -> BytesPerSecond:
         """The bandwidth of a port that is left for payload."""
         inside = self.efficiency if self.inside is None else self.inside
         return port.link.bandwidth * (inside if port.path in cluster.inside else self.efficiency)
-
-
-def _between(rows: Rows, sizes: Reals) -> Reals:
-    """What rows (size, value), by ascending size, say of these sizes: linear in the logarithm of the size, in bytes or
-    in seconds."""
-    known, values = np.array(rows, np.float64).T
-    found: Reals = np.interp(np.log(np.maximum(sizes, 1e-9)), np.log(known), values)
-    return found
-
-
-def _at(rows: Rows, size: float) -> float:
-    return float(_between(rows, np.array([size], np.float64))[0])
-
-
-def _of_curve(curve: Curve, sizes: Reals) -> tuple[Reals, Reals]:
-    """Latencies and parts of a ring's bytes."""
-    at, (known, waiting, part) = np.log(np.maximum(sizes, 1.0)), _columns(curve)
-    return np.interp(at, known, waiting), np.interp(at, known, part)
-
-
-def _core_of(curve: Curve, size: Bytes) -> Seconds:
-    above = bisect_left(curve, size, key=itemgetter(0))
-    if above == len(curve):
-        return curve[-1][2] * size / curve[-1][0]
-    (low, _, first, _), (high, _, last, _) = curve[max(above - 1, 0)], curve[above]
-    return first + (last - first) * (size - low) / max(high - low, 1)
-
-
-@cache
-def _columns(curve: Curve) -> tuple[Array, Reals, Reals]:
-    size, waiting, _, part = np.array(curve, np.float64).T
-    return np.log(np.maximum(size, 1.0)), waiting, part

@@ -11,7 +11,8 @@ from typing import Any, Final
 
 from partita.cluster.cluster import Cluster
 from partita.cost.costs import Host
-from partita.cost.wiring import CURVED, Curve, Measured, Wiring
+from partita.cost.rows import Curve
+from partita.cost.wiring import CURVED, Measured, Wiring
 from partita.lab.contention import Ranks, ranks_of, swapped
 from partita.lab.link_rows import Hop, Round, crowds_by_peers, each_byte, hops_of, middle_of, quicker, rounds_of
 from partita.lab.worker_group import WorkerGroup
