@@ -9,10 +9,22 @@ import pytest
 import torch
 
 from partita.errors import CaptureError
+from partita.graph.operator import Operator
+from partita.graph.repeats import DROPPING
+from partita.graph.tensor import Affine, Dim, Tensor
 from partita.oracles.check import checked
 from partita.recipes.catalogue import call
-from partita.tracing.draws import KeyedDraws, keyed_dropout, keyed_uniform
-from tests.small import cluster_of, perceptron
+from partita.tracing.calls import call_of
+from partita.tracing.draws import (
+    KeyedDraws,
+    is_random,
+    keyed_dropout,
+    keyed_random,
+    keyed_uniform,
+    sample_dims,
+    with_sample_dims,
+)
+from tests.small import cluster_of, perceptron, two_layers
 
 
 def test_rows_follow_their_samples_in_any_company() -> None:
@@ -43,6 +55,70 @@ def test_every_part_of_the_key_matters() -> None:
 
 def test_a_tensor_without_samples_is_the_same_for_all() -> None:
     assert torch.equal(keyed_uniform((3, 2), 1, 2, 3, (7, 8)), keyed_uniform((3, 2), 1, 2, 3, ()))
+
+
+@pytest.mark.parametrize(
+    ("shape", "along"),
+    [((Affine(1), 3), 0), ((4, Affine(2)), 1), ((4, 3), -1), ((Affine(1, 1), Affine(1)), 1), ((Affine(1, 1), 4), -1)],
+)
+def test_a_draw_is_told_along_which_dim_its_samples_lie(shape: tuple[Dim, ...], along: int) -> None:
+    """The first that holds so many of each sample, and nothing besides."""
+    draw = Operator("draw", "partita.random", (0, "aten.rand.default", shape), outputs=(Tensor(shape, "float32"),))
+    graph = with_sample_dims(replace(two_layers(), operators=(*two_layers().operators, draw)))
+    assert dict(graph.operators[-1].keywords).get("along", 0) == along
+    assert sample_dims(graph) == ({0: along} if along else {})
+    assert graph.operators[:-1] == two_layers().operators
+
+
+def test_no_rows_and_no_dim_are_no_sample_s() -> None:
+    for shape, along in (((0, 3), 0), ((4,), 1), ((5, 3), 0)):
+        assert torch.equal(keyed_uniform(shape, 1, 2, 3, (7, 8), along), keyed_uniform(shape, 1, 2, 3, ()))
+
+
+X = torch.zeros(3)
+
+
+@pytest.mark.parametrize(
+    ("target", "arguments", "uniform", "expected"),
+    [
+        ("aten.uniform_.default", (X,), (0.0, 0.5, 0.75), (0.0, 0.5, 0.75)),
+        ("aten.uniform_.default", (X, 0.5), (0.0, 0.5, 0.75), (0.5, 0.75, 0.875)),
+        ("aten.uniform_functional.default", (X, -1.0, 3.0), (0.0, 0.5, 0.75), (-1.0, 1.0, 2.0)),
+        ("aten.randint.low", (-3, 3, (3,)), (0.0, 0.1, 0.99), (-3.0, -3.0, 2.0)),
+        ("aten.randint.default", (3, (3,)), (0.0, 0.5, 0.99), (0.0, 1.0, 2.0)),
+        ("aten.bernoulli_.float", (X,), (0.49, 0.5, 0.6), (1.0, 0.0, 0.0)),
+        ("aten.bernoulli.p", (X, 0.25), (0.0, 0.25, 0.3), (1.0, 0.0, 0.0)),
+        ("aten.bernoulli.default", (torch.tensor([0.0, 1.0, 0.5]),), (0.0, 0.99, 0.5), (0.0, 1.0, 0.0)),
+        ("aten.bernoulli_.Tensor", (X, torch.tensor([0.0, 1.0, 0.5])), (0.0, 0.99, 0.5), (0.0, 1.0, 0.0)),
+        ("aten.randperm.default", (3,), (0.9, 0.1, 0.5), (1.0, 2.0, 0.0)),
+        ("aten.exponential_.default", (X, 2.0), (0.0, 0.5, 0.75), (0.0, 0.34657359, 0.69314718)),
+        ("aten.exponential_.default", (X,), (0.0, 0.5, 0.75), (0.0, 0.69314718, 1.38629436)),
+        ("aten.normal_.default", (X, 2.0), (0.5, 0.84134475, 0.15865525), (2.0, 3.0, 1.0)),
+        ("aten.normal_.default", (X, 2.0, 3.0), (0.5, 0.84134475, 0.15865525), (2.0, 5.0, -1.0)),
+        ("aten.multinomial.default", (torch.tensor([0.0, 1, 0, 3]), 3, True), (0.0, 0.25, 0.99), (1.0, 3.0, 3.0)),
+    ],
+)
+def test_a_distribution_is_made_of_uniform_numbers(
+    target: str, arguments: tuple[Any, ...], uniform: tuple[float, ...], expected: tuple[float, ...]
+) -> None:
+    """By hand; of probability p what is below p, of an outcome's part of a line its lower end and not its upper."""
+    drawn = keyed_random(target, arguments, X, torch.tensor(uniform, dtype=torch.float64))
+    assert drawn.tolist() == pytest.approx(expected, abs=1e-5)
+
+
+def test_the_ends_of_a_line_are_numbers() -> None:
+    """Uniform ones are multiples of 2**-24, of which one in sixteen million is 0."""
+    ends = torch.tensor([0.0, 1 - 2.0**-24], dtype=torch.float64)
+    normal = keyed_random("aten.randn.default", ((2,),), ends, ends)
+    assert (-6 < normal[0] < -5, 5 < normal[1] < 6) == (True, True)
+    assert keyed_random("aten.exponential_.default", (ends,), ends, ends).isfinite().all()
+
+
+def test_attention_draws_where_it_drops_only() -> None:
+    assert is_random(call_of(DROPPING))
+    assert is_random(torch.ops.aten.rand_like.default)
+    assert not is_random(torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default)
+    assert not is_random(torch.ops.aten.mul.Tensor)
 
 
 def test_keyed_dropout_keeps_the_mean_and_scales() -> None:
