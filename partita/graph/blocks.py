@@ -39,9 +39,10 @@ def _block_starts(graph: Graph) -> tuple[int, ...]:
 def saved_before(graph: Graph) -> list[Bytes]:
     """For every forward position the bytes made before it that backward reads."""
     at, lives = [0] * (graph.forward_length + 1), liveness(graph)
-    for number, value in enumerate(lives.values):
-        if lives.made[number] < graph.forward_length <= lives.last[number] and lives.roots[number] == number:
-            at[lives.made[number] + 1] += graph.tensor(value).size(graph.batch)
+    kept = {root for root, last in zip(lives.roots, lives.last, strict=True) if last >= graph.forward_length}
+    for number in kept - {-1}:  # what a view looks at is kept for its readers
+        if lives.made[number] < graph.forward_length:
+            at[lives.made[number] + 1] += graph.tensor(lives.values[number]).size(graph.batch)
     for i in range(graph.forward_length):
         at[i + 1] += at[i]
     return at
