@@ -13,7 +13,7 @@ from partita.cost.kernels import KERNEL
 from partita.graph.flops import bytes_moved
 from partita.graph.fusing import Part, parts_of
 from partita.graph.graph import Graph
-from partita.graph.operator import Operator, Ref
+from partita.graph.operator import Operator, Phase, Ref
 from partita.graph.tensor import Affine, Tensor
 from partita.lowering.lower import last_program
 from partita.recipes.catalogue import read_call
@@ -97,6 +97,31 @@ def test_a_sum_over_rows_is_a_kernel_of_its_own_unless_it_alone_reads() -> None:
     shared = rows(op("y", "neg.default", "x"), loss="y")
     assert shared["sum"] == Part((True,), (False,), begins=True)
     assert shared["x"] == Part((True,), (True,), begins=True)
+
+
+def test_what_outlives_a_pass_is_written() -> None:
+    """What another stage takes, a result, what backward reads, and what a draw makes: none stays on the chip."""
+    first = op("x", "relu.default", "input.0"), op("sum", "sum.dim_IntList", "x", (0,), made=WIDE)
+    own, taken, result = Part((False,), (True,), begins=False), Part((True,), (True,)), Part((True,), (True,))
+    alone = step(*first, loss="sum")
+    sent = replace(alone, sends=(("x>1", Ref("x")),))
+    kept = replace(alone, mutations=(("buffer", Ref("x")),))
+    assert parts_of(alone)[1] == own
+    for graph in (sent, kept):
+        assert parts_of(graph) == (result, taken)
+    late = replace(op("y", "neg.default", "x"), phase=Phase.BACKWARD)
+    graph = step(op("x", "relu.default", "input.0"), late, loss="y")
+    assert parts_of(graph) == (Part((True,), (True,)), Part((True,), (True,)))
+    drawn = op("d", "relu.default", "x"), replace(op("y", "x.y", "d", 0.5, 0), target="partita.dropout")
+    parts = parts_of(step(op("x", "relu.default", "input.0"), *drawn, loss="y"))
+    assert (parts[1], parts[2]) == (Part((False,), (True,), begins=False), None)
+
+
+@pytest.mark.parametrize(("kind", "dims"), [("sum.dim_IntList", ((0, 1),)), ("sum.default", ()), ("amax.default", ())])
+def test_a_sum_over_all_is_over_rows_too(kind: str, dims: tuple[object, ...]) -> None:
+    first = op("x", "relu.default", "input.0"), op("sum", kind, "x", *dims, made=NUMBER)
+    parts = parts_of(step(*first, op("y", "neg.default", "x"), loss="y"))
+    assert parts == (Part((True,), (True,)), Part((True,), (False,)), Part((False,), (True,), begins=False))
 
 
 def test_what_a_kernel_costs_is_its_bytes_and_one_beginning() -> None:
