@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,10 +12,11 @@ from partita.cost.demand import demand_of
 from partita.cost.lifetimes import lifetimes_of
 from partita.errors import PlanError
 from partita.graph.blocks import block_starts, crossings, evenly, saved_before
-from partita.graph.graph import Graph
-from partita.graph.operator import Phase
-from partita.graph.recompute import AGAIN, recomputable, recomputed
+from partita.graph.graph import Buffer, Graph, Repeat
+from partita.graph.operator import Argument, Operator, Phase, Ref
+from partita.graph.recompute import AGAIN, BATCH_NORM, recomputable, recomputed
 from partita.graph.recompute_rules import cheap, whole_blocks
+from partita.graph.tensor import Affine, Tensor
 from partita.lowering.lower import last_program, lower
 from partita.plan.memory import Memory, Recompute
 from partita.plan.plan import Plan
@@ -125,6 +128,87 @@ def test_backward_is_charged_for_what_it_computes_again() -> None:
     assert again
     assert seconds["full"] - seconds["none"] == pytest.approx(sum(costs.prices(8)[name] for name in again))
     assert memory["full"] < memory["none"]
+
+
+CUBE = Tensor((Affine(1), 4, 4), "float32")
+
+
+def op(name: str, target: str, *arguments: Argument, several: bool = False, phase: Phase = Phase.FORWARD) -> Operator:
+    """Texts that are names of values are read."""
+    given = tuple(Ref(a) if isinstance(a, str) else a for a in arguments)
+    return Operator(name, target, given, (), (CUBE, CUBE) if several else (CUBE,), several, phase)
+
+
+def by_hand(*operators: Operator, changes: tuple[tuple[str, str], ...] = ()) -> Graph:
+    """A step of these, with a weight `w`, buffers `mean` and `table`, and the loss `loss`."""
+    (weight, *_) = layers(1).parameters
+    return replace(
+        layers(1), operators=operators, gradients=(), loss=Ref("loss"), inputs=(("input.0", CUBE),),
+        parameters=(replace(weight, name="w", tensor=Tensor((4, 4), "float32")),),
+        buffers=(Buffer("mean", CUBE), Buffer("table", CUBE)), mutations=tuple((b, Ref(new)) for b, new in changes),
+    )  # fmt: skip
+
+
+def test_what_reads_a_buffer_that_changes_is_kept() -> None:
+    """Also through a view of it; a buffer's new value, which is there already, may be computed again."""
+    graph = by_hand(
+        op("a", "aten.relu.default", "input.0"), op("b", "aten.mul.Tensor", "a", "table"),
+        op("c", "aten.sub.Tensor", "b", "mean"), op("seen", "aten.view.default", "mean", (4, 4)),
+        op("d", "aten.sub.Tensor", "c", "seen"), op("new", "aten.relu.default", "d"),
+        op("all", "partita.opaque_forward", "d"), op("loss", "aten.sum.default", "all"), changes=(("mean", "new"),),
+    )  # fmt: skip
+    assert recomputable(graph) == {"a", "b", "new"}
+
+
+@pytest.mark.parametrize("trains", [True, False])
+def test_a_norm_is_computed_again_where_it_does_not_look_at_running_statistics(trains: bool) -> None:
+    norm = op("norm", BATCH_NORM, "a", None, None, "mean", "table", trains, 0.1, 1e-5)
+    graph = by_hand(
+        op("a", "aten.relu.default", "input.0"), norm, op("new", "aten.neg.default", "mean"),
+        op("loss", "aten.sum.default", "norm"), changes=(("mean", "new"),),
+    )  # fmt: skip
+    assert ("norm" in recomputable(graph)) is trains
+
+
+def test_what_draws_is_told_to_draw_the_same_again() -> None:
+    """Both where it draws and where it draws again; not what is kept. The last place is the end of the step."""
+    back = Phase.BACKWARD
+    graph = by_hand(
+        op("a", "aten.relu.default", "input.0"), op("one", "partita.random", 0, "aten.rand_like.default", "a"),
+        op("two", "partita.random", 1, "aten.rand_like.default", "one"), op("loss", "aten.sum.default", "two"),
+        op("g2", "aten.mul.Tensor", "two", "tangent", phase=back), op("g1", "aten.mul.Tensor", "one", "g2", phase=back),
+    )  # fmt: skip
+    made = recomputed(replace(graph, repeats=(Repeat(0, 1, 2),)), ("one",))
+    told = {o.name: o.keywords for o in made.graph.operators}
+    assert [o.name for o in made.graph.operators] == ["a", "one", "two", "loss", "g2", "one@again", "g1"]
+    assert (told["one"], told["one@again"], told["two"]) == ((("kept", True),), (("again", True),), ())
+    assert made.places == (0, 1, 2, 3, 4, 5, 7)
+    assert made.graph.repeats == ()
+
+
+def test_products_of_activations_are_cheap_and_those_of_weights_are_not() -> None:
+    """Attention's scores of what is kept; what reads a product that is not kept would have to compute it."""
+    back = Phase.BACKWARD
+    graph = by_hand(
+        op("wide", "aten.expand.default", "w", (Affine(1), 4, 4)), op("a", "aten.bmm.default", "input.0", "wide"),
+        op("b", "aten.relu.default", "a"), op("scores", "aten.bmm.default", "b", "b"),
+        op("out", "aten.bmm.default", "scores", "wide"), op("lost", "aten.relu.default", "out"),
+        op("odd", "aten.no_such.default", "b"), op("loss", "aten.sum.default", "lost"),
+        op("g", "aten.mul.Tensor", "a", "tangent", phase=back),
+    )  # fmt: skip
+    assert cheap(graph, (0,)) == {"wide", "b", "scores"}
+    kept = replace(graph, operators=(*graph.operators, op("h", "aten.mul.Tensor", "out", "g", phase=back)))
+    assert cheap(kept, (0,)) == {"wide", "b", "scores", "lost"}
+    assert cheap(kept, (0, 3)) == {"lost"}  # what a later block reads stays, and is not made for its own sake
+
+
+def test_the_memory_of_what_a_later_block_reads_is_kept() -> None:
+    graph = by_hand(
+        op("a", "aten.relu.default", "input.0"), op("seen", "aten.view.default", "a", (Affine(1), 4, 4)),
+        op("b", "aten.neg.default", "seen"), op("loss", "aten.sum.default", "b"),
+    )  # fmt: skip
+    assert whole_blocks(graph, (0, 2)) == {"b"}
+    assert whole_blocks(graph, (0,)) == {"a", "seen", "b"}
 
 
 def test_operators_that_are_named_are_computed_again_and_no_others() -> None:
