@@ -17,6 +17,7 @@ from partita.recipes.catalogue import call
 from partita.tracing.calls import call_of
 from partita.tracing.draws import (
     KeyedDraws,
+    check_keyed,
     is_random,
     keyed_dropout,
     keyed_random,
@@ -24,6 +25,7 @@ from partita.tracing.draws import (
     sample_dims,
     with_sample_dims,
 )
+from partita.tracing.fused import Fused
 from tests.small import cluster_of, perceptron, two_layers
 
 
@@ -112,6 +114,34 @@ def test_the_ends_of_a_line_are_numbers() -> None:
     normal = keyed_random("aten.randn.default", ((2,),), ends, ends)
     assert (-6 < normal[0] < -5, 5 < normal[1] < 6) == (True, True)
     assert keyed_random("aten.exponential_.default", (ends,), ends, ends).isfinite().all()
+
+
+def test_eager_pytorch_draws_along_the_graph_s_dims() -> None:
+    """Of the second draw, whose key is 1, samples lie along the second dim."""
+    with KeyedDraws(3, 4, (7, 8), {1: 1}):
+        first, second = torch.rand(2, 6, dtype=torch.float64), torch.rand(2, 6, dtype=torch.float64)
+    assert torch.equal(first, keyed_uniform((2, 6), 3, 4, 0, (7, 8)).double())
+    assert torch.equal(second, keyed_uniform((2, 6), 3, 4, 1, (7, 8), along=1).double())
+
+
+def test_backward_of_attention_takes_no_key_of_its_own() -> None:
+    """What is drawn behind it is drawn as if there had been forward alone."""
+
+    def behind(*, backward: bool) -> torch.Tensor:
+        q = torch.ones(2, 1, 3, 4, requires_grad=True)
+        with Fused(), KeyedDraws(3, 4, (7, 8)):
+            out = torch.nn.functional.scaled_dot_product_attention(q, q, q, dropout_p=0.5)
+            if backward:
+                out.sum().backward()
+            return torch.rand(2, 6)
+
+    assert torch.equal(behind(backward=True), behind(backward=False))
+
+
+def test_what_makes_more_than_it_draws_is_refused() -> None:
+    with pytest.raises(CaptureError, match=r"aten\.some\.default has no keyed form"):
+        check_keyed("aten.some.default", (X, X))
+    check_keyed("aten.some.default", X)
 
 
 def test_attention_draws_where_it_drops_only() -> None:
