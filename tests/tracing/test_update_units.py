@@ -11,8 +11,10 @@ import pytest
 import torch
 from torch import Tensor, optim
 
+from partita.errors import TaskError
 from partita.program.update_units import UNIT_BYTES, units_of
 from partita.tracing.capture import capture
+from partita.tracing.elements import Watched
 from partita.tracing.optimizer import alone, elementwise, joins
 from partita.tracing.update_units import UpdateUnit, apart, groups_of, joined, parted, states_of
 from tests.small import perceptron
@@ -111,6 +113,62 @@ def test_what_counts_differently_is_not_joined() -> None:
         one.step(step)
         other.step(step)
     assert torch.equal(one.flat, other.flat)
+
+
+def test_numbers_stay_apart_and_a_piece_that_is_left_out_is_told() -> None:
+    """A piece of no dimension has a state, its count, that looks as its moments do."""
+    flat = torch.zeros(4, dtype=torch.float64)
+    pieces = [flat[0], flat[1], flat[2:4]]
+    optimizer = optim.Adam(pieces, lr=0.1)
+    for piece in pieces:
+        piece.grad = torch.ones_like(piece)
+    optimizer.step()
+    assert [(unit.start, unit.stop) for unit in joined(optimizer, pieces, apart(pieces))] == [(0, 1), (1, 2), (2, 3)]
+    with pytest.raises(TaskError, match="leaves out 1 of 3 parameters that it is given"):
+        groups_of(optim.SGD(pieces[:2], lr=0.1), apart(pieces))
+
+
+def test_pieces_of_unlike_settings_in_their_state_stay_apart() -> None:
+    """Also where these are no tensors."""
+    one = Stepped(RULES["adam"], torch.float64)
+    one.step(0)
+    for k, piece in enumerate(one.pieces):
+        one.optimizer.state[piece]["phase"] = "late" if k > 2 else "early"
+    one.arrange(joined)
+    assert [(unit.start, unit.stop) for unit in one.units] == [(0, 3), (3, 6)]
+
+
+def put(index: Callable[[Tensor], Tensor], values: Callable[[Tensor], Tensor]) -> Callable[[Tensor], object]:
+    def do(x: Tensor) -> None:
+        x[index(x)] = values(x)
+
+    return do
+
+
+@pytest.mark.parametrize(
+    ("do", "mixed"),
+    [
+        (lambda x: x.mul_(0.9).add_(x, alpha=2).addcdiv_(x, x + 1), False),
+        (lambda x: torch._foreach_mul_([x, x], 0.9), False),
+        (lambda x: torch._foreach_zero_([x, x]), False),
+        (lambda x: (x.view(-1), x[0], x.t(), x.clone().zero_(), torch.zeros_like(x), x.new_full((2,), 1.0)), False),
+        (put(lambda x: x > 0, lambda x: torch.zeros(())), False),
+        (put(lambda x: x > 0, lambda x: x.flatten()[:2].clone()), True),
+        (put(lambda x: torch.tensor([True, False]), lambda x: torch.zeros(())), True),
+        (put(lambda x: torch.tensor([1]), lambda x: torch.zeros(())), True),
+        (lambda x: x.norm(), True),
+        (lambda x: x[0, :2].norm(), True),
+        (lambda x: x[0, 0].norm(), False),
+        (lambda x: torch._foreach_norm([x, x]), True),
+        (lambda x: x.cumsum(0), True),
+        (lambda x: x @ x.t(), True),
+    ],
+)
+def test_what_mixes_elements_is_seen(do: Callable[[Tensor], object], mixed: bool) -> None:
+    """Of a matrix, whose first row has a positive number or two."""
+    with Watched() as seen:
+        do(torch.tensor([[0.5, 2.0, -1.0], [-1.0, -2.0, -3.0]]))
+    assert bool(seen.mixed) is mixed
 
 
 def test_how_long_a_strip_is() -> None:
