@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -11,13 +12,18 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.data import TensorDataset
 
+from partita.graph.graph import Buffer, Graph
+from partita.graph.operator import Operator, Ref
+from partita.graph.tensor import Tensor as Spec
 from partita.oracles.check import TOLERANCE, checked
 from partita.recipes.catalogue import call
 from partita.task import Task
+from partita.tracing.changed import as_read
 from tests.captures import capture
-from tests.small import cluster_of
+from tests.small import cluster_of, two_layers
 
 Pass = Callable[["Kept", Tensor], Tensor]
+ROW = Spec((4, 4), "float32")
 PLANS = ("single(recompute=full)", "ddp(bucket_bytes=64,first_bucket_bytes=64)", "pipe_sgd(bucket_bytes=64)")
 
 
@@ -101,3 +107,47 @@ def test_only_what_is_read_late_is_copied() -> None:
     assert not [one.name for one in capture(norm).operators if "clone" in one.target]
     copies = [one for one in capture(task(through_a_view)).operators if "clone" in one.target]
     assert [ref.name for one in copies for ref in one.reads()] == ["now"]
+
+
+def op(name: str, target: str, *reads: str, made: Spec = ROW) -> Operator:
+    return Operator(name, f"aten.{target}.default", tuple(Ref(r) for r in reads), (), (made,))
+
+
+def by_hand(*operators: Operator, **changes: str) -> Graph:
+    """A forward pass with the buffers `mean` and `before`, square, of which these change."""
+    return replace(
+        two_layers(), operators=(*operators, op("loss", "sum", operators[-1].name)), gradients=(), loss=Ref("loss"),
+        buffers=(Buffer("mean", ROW), Buffer("before", ROW)),
+        mutations=tuple((name, Ref(new)) for name, new in changes.items()),
+    )  # fmt: skip
+
+
+def order(graph: Graph) -> list[tuple[str, ...]]:
+    return [(o.name, *(ref.name for ref in o.reads())) for o in graph.operators[:-1]]
+
+
+def test_who_reads_late_reads_a_copy_that_is_made_ahead_of_all_views() -> None:
+    """Right behind the new value as well; who reads early, and a batch norm, read the buffer."""
+    view, early = op("seen", "t", "mean"), op("early", "neg", "mean")
+    norm = replace(op("norm", "relu", "early", "mean"), target="aten._native_batch_norm_legit_functional.default")
+    graph = as_read(by_hand(early, view, op("new", "exp", "early"), op("late", "exp", "seen"), norm, mean="new"))
+    assert order(graph) == [
+        ("clone_0", "mean"), ("early", "mean"), ("seen", "clone_0"), ("new", "early"), ("late", "seen"),
+        ("norm", "early", "mean"),
+    ]  # fmt: skip
+    soon = by_hand(early, op("new", "exp", "early"), norm, mean="new")
+    assert as_read(soon) == soon
+
+
+def test_a_new_value_has_memory_of_its_own() -> None:
+    """That of a buffer which stays, of one that changes too, and of a view, laid out as the buffer is."""
+    stays = as_read(by_hand(op("a", "exp", "input.0"), before="mean"))
+    assert order(stays) == [("clone_0", "mean"), ("a", "input.0")]
+    assert stays.mutations == (("before", Ref("clone_0")),)
+    turned = op("seen", "t", "mean", made=replace(ROW, strides=(1, 4)))
+    both = as_read(by_hand(turned, op("new", "exp", "seen"), before="seen", mean="new"))
+    assert both.mutations == (("before", Ref("clone_0")), ("mean", Ref("new")))
+    assert order(both) == [("seen", "mean"), ("clone_0", "seen"), ("new", "seen")]
+    assert both.tensor(Ref("clone_0")) == ROW
+    own = by_hand(op("a", "exp", "mean"), op("seen", "t", "a"), mean="seen")
+    assert as_read(own) == own
