@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 from math import log
+from types import SimpleNamespace
 
 import pytest
 
 from partita.program.timeline import Span
-from partita.report.comparison import Comparison, Row, error_of, errors_of, learned, ln_ratio, order, verdict
+from partita.report.comparison import Comparison, Row, error_of, errors_of, learned, ln_ratio, order, row_of, verdict
 from partita.report.spans import packed, thinned
 from partita.report.steps import steps_of
 from partita.searches.steps_of_plans import MeasuredPlan
@@ -54,6 +55,30 @@ def test_errors_are_ordered_by_their_size() -> None:
     assert order([rows[0], rows[3]]) == []
 
 
+def test_a_row_is_the_median_of_its_repeats_with_the_spans_of_the_middle_one() -> None:
+    """Repeats of 0.9, 0.4, 0.5 and 0.7 s: 0.6 s, of which as much is waited for as in the repeat of 0.7 s."""
+    results = [
+        SimpleNamespace(timeline=replace(measured("ddp", step), wire_sent=(k,)), loss=LOSS, final_loss=float(k))
+        for k, step in enumerate((0.9, 0.4, 0.5, 0.7))
+    ]
+    run = SimpleNamespace(
+        error="", results=results, memory=(), semantics="exact", over=(),
+        middle=SimpleNamespace(timeline=predicted(), naive={"sum": 0.3}),
+    )  # fmt: skip
+    found = row_of("ddp", run, 1.5)
+    assert found.measured is not None
+    assert (found.measured.step_seconds, found.measured.low, found.measured.high, found.measured.n) == (
+        0.6,
+        0.4,
+        0.9,
+        4,
+    )
+    assert found.measured.wire_sent == (3,)
+    assert found.measured.breakdown.exposed_communication == pytest.approx(0.3 * 0.6 / 0.7)
+    assert (found.final_loss, len(found.losses), found.steps_to_target) == (0.0, 4, 2)
+    assert row_of("ddp", SimpleNamespace(error="no such"), None) == Row("ddp", error="no such")
+
+
 def test_who_reached_a_loss_and_who_did_not() -> None:
     there = [
         replace(row(plan, 1.0, 1.0), loss=LOSS, target_loss=1.5, seconds_to_target=at, steps_to_target=steps)
@@ -84,6 +109,7 @@ def test_small_timelines_leave_their_share_to_large_ones() -> None:
         == "ddp, measured: its last round on 1 of 1 ranks, its longest instructions (6 of 9 instructions)."
     )
     assert shown[1].words == ""
+    assert [len(each.spans) for each in thinned([large, large], 8)] == [4, 4]
 
 
 def test_of_too_many_the_last_round_and_its_first_ranks_are_shown() -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from partita.searches.explaining import break_even
+from partita.searches.explaining import break_even, widened
 from partita.searches.minibatch_choice import MinibatchChoice, both_good
 from partita.searches.steps_to_loss import MeasuredMinibatch, fitted, slope
 from partita.searches.sweep import crossings
+from tests.small import cluster_of
 
 
 def test_of_two_turns_the_nearest_is_told() -> None:
@@ -28,6 +31,12 @@ def test_of_two_turns_the_nearest_is_told() -> None:
 
 def test_plans_that_take_as_long_never_turn() -> None:
     assert break_even(lambda factor: 1 / factor, lambda factor: 1 / factor, 1e9) is None
+
+
+def test_a_wider_link_s_burst_lasts_as_long() -> None:
+    cluster = cluster_of(2, 1e6).rewired(lambda link: replace(link, burst=1000))
+    links = {(link.bandwidth, link.burst) for link in widened(cluster, 4.0).root.ports}
+    assert links == {(4e6, 4000)}
 
 
 def test_curves_that_meet_at_a_point_cross_there_once() -> None:
