@@ -74,3 +74,24 @@ def test_replicas_of_such_a_model_are_apart() -> None:
     task, machines = replace(perceptron(), model=Net), cluster_of(2)
     found = checked(task, lambda graph: call("local_sgd", graph, machines), machines)
     assert found["equal"]
+
+
+def test_a_function_s_keywords_are_the_copy_s() -> None:
+    """Given by default, as layers are that a function is written with."""
+
+    class Keyed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(2, 2)
+
+            def call(x: torch.Tensor, *, layer: nn.Module = self.layer) -> torch.Tensor:
+                made: torch.Tensor = layer(x)
+                return made
+
+            self.call = call
+
+    made = copied(Keyed())
+    with torch.no_grad():
+        made.layer.weight.zero_()
+        made.layer.bias.fill_(3.0)
+    assert made.call(torch.ones(2)).tolist() == [3.0, 3.0]
