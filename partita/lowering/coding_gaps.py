@@ -13,16 +13,24 @@ from partita.plan.plan import Plan, alone, replicas_of
 from partita.plan.rule import momentum_ahead
 from partita.plan.sync import Payload
 from partita.plan.wire import Wire
-from partita.wire.algorithms import BACKEND, all_reduce, hands_whole, of_streams
+from partita.wire.algorithms import BACKEND, STREAMS, all_reduce, hands_whole, of_streams
 from partita.wire.codec import SPECS, bound_of, spec_of
 from partita.wire.schedule import summed_once
 
 
 def check_streams(plan: Plan) -> None:
-    """Raises PlanError where chosen entries are to be summed, and no codec at the end chooses any."""
+    """Raises PlanError where chosen entries are to be summed, and no codec at the end chooses any; and where an
+    algorithm of sums is given for messages that are gathered, since they cannot be added up."""
     for wire in (sync.wire for sync in plan.sync):
-        algorithm = next(filter(of_streams, (wire.collective, *(one for _, one in wire.by_size))), "")
+        ways = [one for one in (wire.collective, *(one for _, one in wire.by_size)) if one != BACKEND]
+        algorithm = next(filter(of_streams, ways), "")
         codec = codec_at(wire, "end")
+        if ways and not algorithm and codec and codec.name in SPECS and not spec_of(codec).sums:
+            sparse = f" or one of sparse streams, {', '.join(STREAMS)}" if spec_of(codec).sparse else ""
+            raise PlanError(
+                f"{plan.name}: {ways[0]} sums, and messages of {codec.name} cannot be added up, so they are gathered; "
+                f"use collective=backend{sparse}"
+            )
         if algorithm and not (codec and spec_of(codec).sparse):
             why = f"{codec.name} speaks of all numbers" if codec else "no codec chooses any at the end"
             found = ", ".join(name for name, spec in SPECS.items() if spec.sparse)
@@ -39,7 +47,7 @@ def check_sums(plan: Plan) -> None:
             if coded and replicas > 1 and not (whole.sparse or summed_once(whole)):
                 raise PlanError(
                     f"{plan.name}: {algorithm} adds up on several ranks, which would have unlike sums, as {coded.name} "
-                    "encodes what they send; use ring or halving, or a codec at the end (where=end)"
+                    "encodes what they send; use ring, tree or halving"
                 )
 
 

@@ -35,6 +35,7 @@ from partita.program.layout import Bucket
 from partita.program.program import Lane, Policy, Program, Role
 from partita.program.space import Space
 from partita.units import Bytes, BytesPerSecond
+from partita.wire.algorithms import BACKEND
 
 SENDING: Final = ("push", "serve", "to")
 ARRIVING: Final = ("from", "pull", "apply")
@@ -61,6 +62,10 @@ def ordering_gaps(plan: Plan) -> Iterator[tuple[bool, str]]:
     served = isinstance(through, Servers) and through.levels * through.replicas == 1 and summed
     ahead = isinstance(through, AllReduce) and summed and wire.order in (Priority.PRIORITY, Priority.CREDIT)
     yield wire.order is not Priority.FIFO and not (served or ahead), f"message order {wire.order}"
+    yield (
+        wire.negotiate and wire.collective == BACKEND,
+        ("sums by the backend's own all-reduce in an order that ranks agree on; use collective=ring"),
+    )
     yield wire.credit_bytes > 0 and wire.order is not Priority.CREDIT, "a credit without the order of one"
     yield wire.negotiate and not (isinstance(through, AllReduce) and summed), "negotiation where nothing is all-reduced"
     other = plan.stages or wire.codecs or plan.memory.shard is not Shard.NONE

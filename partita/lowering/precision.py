@@ -70,15 +70,15 @@ def check_captured(graph: Graph, plan: Plan) -> None:
 
 
 def check_rounding(graph: Graph, plan: Plan) -> None:
-    """Raises LoweringError where products are to be rounded to TF32 from another dtype than fp32."""
+    """Raises LoweringError for a plan in TF32 or fp32 where the task's weights are of another dtype than fp32: what is
+    wider is rounded to half precisions only."""
     wide = PRECISION_OF.get(wide_of(graph), "fp32")
-    if wide != "fp32" and any(
-        each.memory.precision is Precision.TF32 for each in (plan, *(phase.plan for phase in plan.before))
-    ):
-        raise LoweringError(
-            f"{plan.name} asks for precision=tf32, and the weights of {graph.name} are {wide}, of which nothing makes "
-            "TF32; leave out precision=, or set Task(precision='fp32')"
-        )
+    for one in (each.memory.precision for each in (plan, *(phase.plan for phase in plan.before))):
+        if wide != "fp32" and one in (Precision.TF32, Precision.FP32):
+            raise LoweringError(
+                f"{plan.name} asks for precision={one}, and the weights of {graph.name} are {wide}, of which nothing "
+                f"makes {one.upper()}; leave out precision=, or set Task(precision='fp32')"
+            )
 
 
 def precision_gaps(graph: Graph, plan: Plan) -> Iterator[tuple[bool, str]]:

@@ -10,5 +10,6 @@ formats   whether devices have the format that a plan computes in
 parts     whether each part of a minibatch has the samples that it needs
 rule      the optimizer that it makes of the task's
 check     contradictions, a sentence each
+idle      what is asked for and nothing in the plan heeds
 text      TOML, both ways
 """

@@ -10,9 +10,10 @@ from partita.errors import PlanError
 from partita.graph.graph import Graph
 from partita.graph.homes import stage_starts
 from partita.plan.formats import check_formats
-from partita.plan.memory import Memory, Precision, Recompute
+from partita.plan.idle import check_idle
+from partita.plan.memory import Precision
 from partita.plan.parts import check_parts
-from partita.plan.plan import Plan, Rule, Update, own_servers, ranks_of
+from partita.plan.plan import Plan, Rule, own_servers, ranks_of
 from partita.plan.rule import momentum_ahead
 from partita.plan.schedule import Order
 from partita.plan.sync import DIRECTIONS, Gossip, Payload, Servers, SharedMemory, Sync
@@ -38,6 +39,7 @@ def check(plan: Plan, graph: Graph, cluster: Cluster) -> None:
     _stages(plan, graph)
     _machine(plan, cluster)
     check_formats(plan, cluster)
+    check_idle(plan, cluster)
     for phase in plan.before:
         if phase.steps < 1:
             raise PlanError(f"{plan.name}: a phase lasts {phase.steps} steps; give it 1 or more, or leave it out")
@@ -88,22 +90,10 @@ def _memory(plan: Plan) -> None:
         raise PlanError(f"{plan.name}: weights are gathered {memory.ahead} buckets ahead; 1 or more are allowed")
     if memory.keep < 0:
         raise PlanError(f"{plan.name}: keep={memory.keep}; 0 or more buckets are allowed")
-    if memory.recomputed and memory.recompute is Recompute.NONE:
-        raise PlanError(
-            f"{plan.name} names operators to compute again and recompute=none; use recompute=auto, or name none"
-        )
     if memory.budget < 0 or memory.loss_scale < 0:
         raise PlanError(
             f"{plan.name}: budget {memory.budget:g}, loss_scale {memory.loss_scale:g}; 0 or more are allowed"
         )
-    if memory.budget and memory.recompute is not Recompute.AUTO:
-        raise PlanError(
-            f"{plan.name} has a budget of {memory.budget:g} and recompute={memory.recompute}, which heeds none; use "
-            "recompute=auto, or leave budget out"
-        )
-    scaled = memory.loss_scale or memory.scale_window != Memory().scale_window
-    if scaled and memory.precision is not Precision.FP16:
-        raise PlanError(f"{plan.name} scales the loss and has precision={memory.precision}; use precision=fp16")
     if (memory.loss_scale and frexp(memory.loss_scale)[0] != 0.5) or memory.scale_window < 0:
         raise PlanError(
             f"{plan.name}: loss_scale {memory.loss_scale:g}, scale_window {memory.scale_window}; give a power of two, "
@@ -228,8 +218,6 @@ def _update(plan: Plan) -> None:
             f"{plan.name}: warmup {update.warmup}, scale {update.scale}, trust {update.trust}; warmup is 0 or more "
             "steps, the others are above 0"
         )
-    if update.trust != Update().trust and update.rule is not Rule.LARS:
-        raise PlanError(f"{plan.name}: trust={update.trust} is LARS's; use it with rule=lars, or leave it out")
     for one in update.corrections:
         needed, other = SETTINGS.get(one.name, ((), ()))
         given = [name for name, _ in one.settings]

@@ -10,6 +10,7 @@ from partita.plan.plan import Plan
 from partita.plan.schedule import Schedule
 from partita.plan.sync import Consistency, Frequency, Outer, Payload, Servers, Sync
 from partita.plan.wire import Wire
+from partita.recipes.idle import check_idle_knobs
 from partita.units import Bytes
 
 
@@ -28,6 +29,8 @@ def admm(
     """Consensus ADMM: each worker minimises its part of the augmented Lagrangian by `period` steps (DP-20; Zhang &
     Kwok, ICML 2014). The result is the consensus variable. With `need`, a master updates it as soon as `need` workers
     have come, none of which may be left out more than `staleness` times in a row."""
+    if not need:
+        check_idle_knobs(admm, "where all are waited for; give need=1 or more", staleness=staleness)
     wire = Wire.even(bucket_bytes)
     sync = Sync(payload=Payload.DUAL, frequency=Frequency(period), outer=Outer(penalty=penalty), wire=wire)
     if need:

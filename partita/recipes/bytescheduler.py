@@ -7,6 +7,7 @@ from partita.plan.plan import Plan
 from partita.plan.schedule import Schedule
 from partita.plan.sync import AllReduce, Sync
 from partita.plan.wire import Priority, Wire
+from partita.recipes.idle import check_idle_knobs
 from partita.recipes.placing import servers_on, workers_on
 from partita.recipes.tuned import tuned
 from partita.units import Bytes
@@ -20,6 +21,11 @@ def bytescheduler(
     `credit_bytes` are in flight, the slice of the layer that the forward pass reads first is sent, across the barrier
     between steps. With `servers` each worker orders its own slices; without, slices are all-reduced and rank 0 decides
     the order for all. With `tune`, both sizes are those of the shortest predicted step."""
+    if not servers:
+        check_idle_knobs(bytescheduler, "without servers; give servers=1 or more", own=own)
+    if tune:
+        given = {"slice_bytes": slice_bytes, "credit_bytes": credit_bytes}
+        check_idle_knobs(bytescheduler, "beside tune=true, which chooses it; leave tune out", **given)
     through = servers_on(cluster, servers, own) if servers else AllReduce()
     mesh, schedule = workers_on(cluster, servers, own), Schedule(microbatches=microbatches)
 

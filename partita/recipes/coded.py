@@ -9,10 +9,9 @@ from partita.errors import PlanError
 from partita.graph.graph import Graph
 from partita.plan.plan import Correction, Phase, Plan, Update, alone
 from partita.plan.wire import Codec
-from partita.wire.codec import check_codec, read_codecs, settings_of, spec_of
+from partita.wire.codec import read_codecs, settings_of, spec_of
 
 DENSEST: Final = 0.25
-ENDS: Final = {"hop": "end"}  # where a codec of every hop is used where partial sums have no past
 THINNER: Final = 4
 
 
@@ -53,11 +52,7 @@ def coded(plan: Plan, graph: Graph, ramp: int = 0, *, ahead: bool = False) -> Pl
 def of_differences(plan: Plan, codec: str, share: float) -> Plan:
     """The plan with codecs, at the ends, of how gradients differ from what was said of them before, which moves by
     that `share` of what a message says. Raises PlanError where there is no codec, or one cannot do that."""
-    codecs = tuple(
-        check_codec(replace(one, where=ENDS.get(one.where, one.where), error_feedback=False, difference=share))
-        for one in read_codecs(codec)
-    )
-    if not codecs:
+    if not (codecs := read_codecs(codec, hops=False, difference=share)):
         raise PlanError(f"{plan.name} encodes differences, and codec=none encodes nothing; give one, or take ddp")
     return replace(plan, sync=tuple(replace(s, wire=replace(s.wire, codecs=codecs)) for s in plan.sync))
 

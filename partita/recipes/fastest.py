@@ -64,13 +64,17 @@ def _settled(sync: Sync, plan: Plan, costs: Costs) -> Sync:
         names = [name for name in (BACKEND, *STREAMS) if hands_whole(name) or not twice]
         steps = {name: step_seconds(_with(plan, name, costs), costs) for name in names}
         return replace(sync, wire=replace(sync.wire, collective=min(steps, key=lambda name: steps[name])))
-    program = _with(plan, BACKEND, costs)
+    if any(codec.where == "end" and not spec_of(codec).sums for codec in sync.wire.codecs):
+        return replace(sync, wire=replace(sync.wire, collective=BACKEND))  # what cannot be added up is gathered
+    usual = "ring" if sync.wire.negotiate else BACKEND  # no backend follows an order that is agreed on
+    program = _with(plan, usual, costs)
     acts = program.acts(Collective)
     sums = [act for act in acts if act.kind is Kind.ALL_REDUCE and len(act.groups[0]) > 1]
     sizes = {program.payload(act): (len(act.groups[0]), act.codec) for act in sums}
-    found = [(size, choice(timed(size, ranks, codec, costs))) for size, (ranks, codec) in sorted(sizes.items())]
+    best = ((size, choice(timed(size, *whom, costs))) for size, whom in sorted(sizes.items()))
+    found = [(size, usual if one == BACKEND else one) for size, one in best]
     turns = [one for one, after in pairwise(found) if one[1] != after[1]]
-    last = found[-1][1] if found else BACKEND
+    last = found[-1][1] if found else usual
     return replace(sync, wire=replace(sync.wire, collective=last, by_size=tuple(turns)))
 
 

@@ -7,6 +7,7 @@ from partita.plan.plan import Plan
 from partita.plan.schedule import Schedule
 from partita.plan.sync import Sync
 from partita.plan.wire import Priority, Wire
+from partita.recipes.idle import check_idle_knobs
 from partita.recipes.placing import servers_on, workers_on
 from partita.recipes.tuned import tuned
 from partita.units import Bytes
@@ -20,6 +21,8 @@ def p3(
     the slice of the earliest layer is always sent first, by workers and by servers. Servers answer each slice by
     itself; the next forward pass of a layer waits only for that layer. With `tune`, slices are those of the shortest
     predicted step."""
+    if tune:
+        check_idle_knobs(p3, "beside tune=true, which chooses it; leave tune out", slice_bytes=slice_bytes)
     mesh, through = workers_on(cluster, servers, own), servers_on(cluster, servers, own)
 
     def planned(size: Bytes, credit: Bytes = 0) -> Plan:

@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-from dataclasses import replace
-
 from partita.cluster.cluster import Cluster
 from partita.cost.costs import Costs
 from partita.graph.graph import Graph
@@ -33,8 +31,7 @@ def ps_sync(
     Keys are sliced, so that weights go out while gradients still come in. A `codec` encodes the workers' gradients;
     with `where=server` also the answer, which is then the sum, and workers update by themselves (QU-05, QU-06).
     """
-    codecs = tuple(replace(one, where="end") if one.where == "hop" else one for one in read_codecs(codec))
-    wire = Wire.even(bucket_bytes, order, codecs)
+    wire = Wire.even(bucket_bytes, order, read_codecs(codec, hops=False))
     sync = Sync(through=servers_on(cluster, servers, own), wire=wire)
     mesh, schedule = workers_on(cluster, servers, own), Schedule(microbatches=microbatches)
     return coded(Plan("ps_sync", mesh, schedule=schedule, sync=(sync,)), graph, ramp)

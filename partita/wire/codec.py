@@ -208,8 +208,7 @@ def settings_of(codec: Codec) -> dict[str, float]:
 
 def room(codec: Codec, elements: int, item: int) -> Bytes:
     """Bytes that a message may take where they vary, else those that it takes."""
-    most = (4 + item) * elements + 16
-    return most if spec_of(codec).varies else coded_size(codec, elements, item)
+    return (4 + item) * elements + 16 if spec_of(codec).varies else coded_size(codec, elements, item)
 
 
 def masks(codec: Codec) -> bool:
@@ -284,15 +283,16 @@ def check_codec(codec: Codec) -> Codec:
     return codec
 
 
-def read_codecs(text: str) -> tuple[Codec, ...]:
+def read_codecs(text: str, *, hops: bool = True, difference: float | None = None) -> tuple[Codec, ...]:
     """The codecs of a knob: `none`, `q8(where=end)`, `onebit(feedback=false)`, `topk(ratio=0.01,difference=1)`;
-    several, each on what the one before left, between `+`. Raises PlanError naming what is allowed."""
+    several, each on what the one before left, between `+`. Without `hops` a codec of them is at the end, unless told
+    otherwise; a `difference` is the method's, and none may be given. Raises PlanError naming what is allowed."""
     if text in ("", "none"):
         return ()
-    return tuple(check_codec(_read(part.strip())) for part in text.split("+"))
+    return tuple(check_codec(_read(part.strip(), hops, difference)) for part in text.split("+"))
 
 
-def _read(text: str) -> Codec:
+def _read(text: str, hops: bool, method: float | None) -> Codec:
     try:
         tree = ast.parse(text, mode="eval").body
     except SyntaxError:
@@ -301,7 +301,7 @@ def _read(text: str) -> Codec:
     if not isinstance(name, ast.Name) or (isinstance(tree, ast.Call) and tree.args):
         raise PlanError(f"{text!r} is no codec; write a name such as q8 or topk(ratio=0.01)")
     spec = spec_of(Codec(name.id))
-    where, feedback, own = spec.where, None, dict[str, float]()
+    where, feedback, own = spec.where if hops or spec.where != "hop" else "end", None, dict[str, float]()
     for keyword in tree.keywords if isinstance(tree, ast.Call) else ():
         word = ast.unparse(keyword.value)
         if keyword.arg == "where":
@@ -313,7 +313,8 @@ def _read(text: str) -> Codec:
                 own[str(keyword.arg)] = float(word)
             except ValueError:
                 raise PlanError(f"{text!r}: {keyword.arg}={word} is no number") from None
-    difference = own.pop("difference", 0.0)
-    if feedback is None:
-        feedback = spec.feedback and where != "hop" and not difference
-    return Codec(name.id, where, feedback, tuple(own.items()), difference)
+    if method is not None and "difference" in own:
+        raise PlanError(f"{text}: the method itself has difference={method:g}; leave difference out")
+    difference = own.pop("difference", method or 0.0)
+    usual = spec.feedback and where != "hop" and method is None and not difference
+    return Codec(name.id, where, usual if feedback is None else feedback, tuple(own.items()), difference)

@@ -44,9 +44,9 @@ def test_what_is_stepped_together_stays_together(text: str) -> None:
     assert (found["equal"], found["because"]) == (True, "")
 
 
-@pytest.mark.parametrize("text", ["gpipe(stages=2)", "one_f_one_b(stages=2,shard=optimizer)", "sfb"])
+@pytest.mark.parametrize("text", ["gpipe(stages=2)", "one_f_one_b(stages=2,data=2,shard=optimizer)", "sfb"])
 def test_what_would_part_them_is_refused(text: str) -> None:
-    graph, machines = capture(bounded()), cluster_of(2)
+    graph, machines = capture(bounded()), cluster_of(4)
     with pytest.raises(LoweringError, match=r"whose optimizer SGD may step .* bound norms by Task\.clip_norm"):
         last_program(graph, plan_of(text, graph, machines), machines)
     plain = capture(perceptron())
