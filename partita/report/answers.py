@@ -162,17 +162,19 @@ def recipes_answer(name: str) -> Answer:
     if not name:
         return Answer(recipes_body(chosen), (recipes_table(chosen),))
     [recipe] = chosen.values()
-    text = filter(None, (inspect.getdoc(recipe.make), "Values of its knobs that are words:", *_words_of(recipe.knobs)))
-    return Answer(recipes_body(chosen), (recipes_table(chosen), *text))
+    values, why = _words_of(recipe.knobs)
+    words = lines_of({knob: ", ".join(some) for knob, some in values.items()})
+    text = filter(None, (inspect.getdoc(recipe.make), "Values of its knobs that are words:", *words, why))
+    return Answer({**recipes_body(chosen), "values": values}, (recipes_table(chosen), *text))
 
 
-def _words_of(knobs: Mapping[str, Any]) -> tuple[str, ...]:
-    """The words that knobs allow; where a plugin may add some and cannot be loaded, the sentence that says so."""
+def _words_of(knobs: Mapping[str, Any]) -> tuple[dict[str, tuple[str, ...]], str]:
+    """The words that knobs allow; where a plugin may add some and cannot be loaded, none and a sentence that says so."""
     try:
         values = {knob: values_of(knob, default) for knob, default in knobs.items()}
     except OptionError as error:
-        return (str(error),)
-    return lines_of({knob: ", ".join(some) for knob, some in values.items() if some})
+        return {}, str(error)
+    return {knob: some for knob, some in values.items() if some}, ""
 
 
 def probe_answer(found: Mapping[str, Any]) -> Answer:

@@ -8,6 +8,8 @@ import pytest
 
 from partita.cluster.cluster import Cluster, Group
 from partita.cluster.show import show_cluster
+from partita.plan.memory import Shard
+from partita.plan.wire import Priority
 from partita.recipes.catalogue import RECIPES
 from partita.recipes.values import values_of
 from partita.report.answer import write_json
@@ -124,6 +126,9 @@ def test_a_recipe_says_which_words_its_knobs_allow() -> None:
         "fifo, priority",
     ):
         assert words in said
+    values = recipes_answer("ddp").body["values"]
+    assert (values["order"], values["shard"]) == (tuple(Priority), tuple(Shard))
+    assert "bucket_bytes" not in values
     assert "push, pull, pair" in "\n".join(map(str, recipes_answer("gossip").text))
 
 
