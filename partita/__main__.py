@@ -147,8 +147,7 @@ def train(
     context: typer.Context, task: arg.TaskSpec, cluster: arg.ClusterOption, plan: arg.PlanOption,
     steps: arg.Steps = None, epochs: arg.Epochs = None, seed: arg.Seed = 0, init: arg.Init = "", out: arg.Out = "",
     resume: arg.Resume = False, checkpoint_every: arg.Every = 0, keep: arg.Keep = None,
-    deterministic: arg.Deterministic = False, timeout: arg.Timeout = 60.0,
-    json: arg.Json = False,
+    deterministic: arg.Deterministic = False, timeout: arg.Timeout = 60.0, json: arg.Json = False,
 ) -> Answer:  # fmt: skip
     """Train a task by a plan."""
     if (steps is None) == (epochs is None):
@@ -188,18 +187,19 @@ def compare(
     from partita.report.page import write_page
     from partita.report.record import write_run
     from partita.report.trace import write_trace
+    from partita.runs.directory import claimed
+    from partita.searches.steps_file import write_steps as text_of
 
-    found = api.compare(
-        task, chosen, where, steps=steps or 0, target_loss=target_loss, repeat=repeat, seed=seed,
-        bandwidths=bandwidths, tell=context.obj,
-    )  # fmt: skip
-    if out is not None:
-        write_run(found, out)
+    with nullcontext() if out is None else claimed(str(out)):
+        found = api.compare(
+            task, chosen, where, steps=steps or 0, target_loss=target_loss, repeat=repeat, seed=seed,
+            bandwidths=bandwidths, tell=context.obj,
+        )  # fmt: skip
+        if out is not None:
+            write_run(found, out)
     if report is not None:
         write_page(found, report)
     if write_steps is not None:
-        from partita.searches.steps_file import write_steps as text_of
-
         write_file(write_steps, text_of(steps_of(found)))
     if trace is not None:
         write_trace([t for row in found.rows for t in (row.predicted, row.measured) if t is not None], trace)

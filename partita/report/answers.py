@@ -169,7 +169,7 @@ def recipes_answer(name: str) -> Answer:
 
 
 def _words_of(knobs: Mapping[str, Any]) -> tuple[dict[str, tuple[str, ...]], str]:
-    """The words that knobs allow; where a plugin may add some and cannot be loaded, none and a sentence that says so."""
+    """The words that knobs allow; where a plugin may add some and cannot be loaded, none and the sentence on it."""
     try:
         values = {knob: values_of(knob, default) for knob, default in knobs.items()}
     except OptionError as error:

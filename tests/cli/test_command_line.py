@@ -26,6 +26,7 @@ from partita.recipes.reading import split_plans
 from partita.report.page import comparison_page
 from partita.report.record import read_record, write_run
 from partita.report.setting import Setting
+from partita.runs.directory import claimed
 from partita.runtime.brake import stopping
 from partita.searches.steps_file import read_steps
 from tests.report.nine import nine
@@ -289,6 +290,14 @@ def test_a_fit_that_fails_names_the_change(say: Say, graph: str, tmp_path: Path)
     assert code == 1
     assert body["candidates"]
     assert re.search("bytes a parameter are .* on each of 4 devices.*; partita fit says what would$", body["error"])
+
+
+def test_two_comparisons_do_not_write_to_one_folder(say: Say, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(api, "compare", raising(AssertionError("it must not begin")))
+    words = ("compare", "t", "--cluster", "local:2", "--plans", "ddp", "--out", str(tmp_path))
+    with claimed(str(tmp_path)):
+        code, _, said = say(*words)
+    assert (code, "wait for its end or give another --out" in said) == (2, True)
 
 
 def test_compare_passes_its_options_on(say: Say, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
