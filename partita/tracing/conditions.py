@@ -25,7 +25,7 @@ from torch._subclasses.fake_tensor import DataDependentOutputException
 from partita.errors import PartitaError, first_line
 
 ASSERT: Final = torch.ops.aten._assert_async.msg
-MOST: Final = 64  # conditions that are looked at; each takes two traces up to it
+MOST: Final = 64  # conditions that are looked at, each in two traces up to it, and times that one side of it is tried
 HERE: Final = str(Path(__file__).parent)
 FAKE: Final = str(Path(torch.__file__).parent / "_subclasses")
 FAKED: Final = re.compile(r"\w*Tensor\(.*\)")  # in messages, where a tensor was to be shown
@@ -53,6 +53,7 @@ class Conditions:
     asked: Place | None = None
     trying: bool = False
     shown: bool = False
+    times: int = 0
     root: FrameType | None = None
 
     def answer(self, tensor: torch.Tensor) -> Answer | None:
@@ -64,8 +65,8 @@ class Conditions:
         if place in self.known:
             return self.known[place]
         if self.tried and self.tried[0] == place:
-            self.trying = True
-            return Answer(self.tried[1])
+            self.trying, self.times = True, self.times + 1
+            return Answer(self.tried[1]) if self.times <= MOST else None  # a loop that this side does not end
         self.asked = self.asked or place
         return None
 
