@@ -31,6 +31,7 @@ from partita.tracing.prepare import (
     check_unchanged,
     hooked,
     split_loss,
+    standing,
 )
 from partita.tracing.promote import Promoted
 
@@ -99,11 +100,12 @@ def forward(
     weights = {n: hooked(given.data.requires_grad_(p.requires_grad), p) for (n, p), given in named.items()}
     held = dict(zip((name for name, _ in model.named_buffers()), (buffer.data for buffer in buffers), strict=True))
     held |= {name: held[name].clone() for name in whole.changed}
+    before = {name: standing(given) for name, given in weights.items()}
     kept = SavedForBackward(torch.empty(()), weights, draws, whole.doubled)
     with ALONE, kept.modes(), stateless._reparametrize_module(model, weights | held, tie_weights=True):
         kept.loss, weight = split_loss(whole.task, whole.task.loss(model, batch))
         after = dict(model.named_buffers())
-    check_unchanged(model, (name for name, given in weights.items() if given._version))
+    check_unchanged(model, (name for name, given in weights.items() if standing(given) != before[name]))
     for name, given in held.items():
         if name not in whole.changed and (given._version or after[name] is not given):
             raise TaskError(

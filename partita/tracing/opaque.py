@@ -37,6 +37,7 @@ from partita.tracing.prepare import (
     check_unchanged,
     flatten,
     split_loss,
+    standing,
 )
 from partita.tracing.trace import elements_of
 from partita.units import show_bytes
@@ -158,7 +159,7 @@ def _step(task: Task, model: nn.Module, precision: str) -> RealStep:
     """Take one real step."""
     tensors, rest = flatten(build_batch(task, [i % len(task.data) for i in range(SIZES[0])], precision))
     held, found = {p.untyped_storage().data_ptr() for p in model.parameters()}, RealStep()
-    versions = {name: p._version for name, p in model.named_parameters()}
+    before = {name: standing(p) for name, p in model.named_parameters()}
 
     def keep(tensor: torch.Tensor) -> torch.Tensor:
         for storage in _storages(tensor):
@@ -180,7 +181,7 @@ def _step(task: Task, model: nn.Module, precision: str) -> RealStep:
             ) from error
         found.forward = counts.flops, counts.calls
         loss, weight = split_loss(task, value)
-        check_unchanged(model, {name: p for name, p in model.named_parameters() if p._version != versions[name]})
+        check_unchanged(model, (name for name, p in model.named_parameters() if standing(p) != before[name]))
         torch.autograd.backward(loss)
     flops, calls = found.forward
     found.backward, found.weighted = (counts.flops - flops, counts.calls - calls), weight is not None

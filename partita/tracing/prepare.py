@@ -159,12 +159,19 @@ def check_unchanged(model: nn.Module, overwritten: Iterable[str]) -> None:
             raise TaskError(
                 f"the forward pass changes parameter {name!r} in place, which is frozen (a teacher's, an average's); "
                 "make buffers of such parameters once the model is built: value = module._parameters.pop(name).detach()"
-                ", then module.register_buffer(name, value)"
+                ", then module.register_buffer(name, value); what moves them goes over buffers() from then on, for "
+                "parameters() has them no more"
             )
         raise TaskError(
-            f"the forward pass changes parameter {name!r} in place; keep such state in a buffer, and bound rows (an "
-            "embedding's max_norm) in forward(), by F.embedding of torch.renorm(weight, 2, 0, bound)"
+            f"the forward pass changes parameter {name!r} in place; bound what it reads instead, in forward() "
+            f"({name.rpartition('.')[2]}.clamp(low, high), F.normalize, an embedding's rows by F.embedding of "
+            "torch.renorm(weight, 2, 0, bound)), and keep state, such as an average of other weights, in a buffer"
         )
+
+
+def standing(tensor: torch.Tensor) -> tuple[int, int]:
+    """What is another once a tensor is changed, in place or by `tensor.data = ...`, which counts no version."""
+    return tensor._version, tensor.data_ptr()
 
 
 def hooked(leaf: torch.Tensor, parameter: torch.Tensor) -> torch.Tensor:

@@ -29,7 +29,7 @@ MODELS = {
     "7 scalar": ("no_scalar", "return one float, the mean over the samples"),
     "7 detached": ("detached", "is detached from the parameters"),
     "7 tensor": ("no_tensor", "is a float; return a scalar tensor or (sum, weight)"),
-    "10": ("changes_a_parameter", "changes parameter 'inner.weight' in place; keep such state in a buffer"),
+    "10": ("changes_a_parameter", "'inner.weight' in place; bound what it reads instead, in forward() (weight.clamp("),
     "14": ("sparse", "is sparse or quantized; make it a dense float tensor"),
     "47 empty": ("no_samples", "holds no samples; give 12 or more"),
     "47": ("too_few", "lower batch_size to 5 or less"),

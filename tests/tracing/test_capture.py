@@ -198,7 +198,7 @@ class Taught(nn.Module):
 
     def __init__(self, kept: str) -> None:
         super().__init__()
-        self.student, self.teacher = nn.Linear(6, 3), nn.Linear(6, 3).requires_grad_(False)
+        self.student, self.teacher, self.kept = nn.Linear(6, 3), nn.Linear(6, 3).requires_grad_(False), kept
         if kept == "buffers":
             for name in ("weight", "bias"):
                 value = self.teacher._parameters.pop(name)
@@ -208,13 +208,21 @@ class Taught(nn.Module):
     def forward(self, x: Any) -> Any:
         with torch.no_grad():
             for name, own in self.student.named_parameters():
-                getattr(self.teacher, name).mul_(0.9).add_(own, alpha=0.1)
+                mine = getattr(self.teacher, name)
+                if self.kept == "data":
+                    mine.data = 0.9 * mine.data + 0.1 * own.data
+                else:
+                    mine.mul_(0.9).add_(own, alpha=0.1)
         return self.student(x) - self.teacher(x)
 
 
+@pytest.mark.parametrize("kept", ["parameters", "data"])
+def test_a_parameter_that_moves_in_the_forward_pass_is_refused(kept: str) -> None:
+    with pytest.raises(TaskError, match=r"'teacher.bias' in place, which is frozen .* buffers\(\) from then on"):
+        capture(task("taught", partial(Taught, kept)))
+
+
 def test_a_teacher_that_moves_in_the_forward_pass_is_kept_in_buffers() -> None:
-    with pytest.raises(TaskError, match=r"'teacher.bias' in place, which is frozen .* make buffers of such parameters"):
-        capture(task("taught", partial(Taught, "parameters")))
     given = task("taught", partial(Taught, "buffers"))
     graph = capture(given, precision="fp64")
     assert graph.rung == "dispatch"
