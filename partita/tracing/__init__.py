@@ -27,7 +27,8 @@ operators told by what they compute
     boxes              which part of what is read a part is made of
     bounds             bounds of its values
 what a trace does not see
-    conditions         on samples, where one side only raises
+    conditions         on samples, where one side only raises, or neither matters
+    numbers            of samples, as conditions compare them
     successive         whether the next step is the same step
     kept               what a model keeps besides parameters
     copies             a copy of a model, with what it keeps

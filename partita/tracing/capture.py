@@ -7,8 +7,10 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from traceback import walk_tb
+from typing import Any
 
 import torch
 from torch.distributions import Distribution
@@ -21,6 +23,7 @@ from partita.graph.repeats import find_repeats
 from partita.task import PRECISIONS, Task
 from partita.tracing.activations import told_activations
 from partita.tracing.causal import told_causal
+from partita.tracing.conditions import Conditions, settled
 from partita.tracing.convert import to_graph
 from partita.tracing.draws import with_sample_dims
 from partita.tracing.kept import put_back
@@ -105,8 +108,12 @@ def _undisturbed() -> Iterator[None]:
 
 
 def _traced(task: Task, batch: int, precision: str, optimizer: Optimizer, symbolic: bool, *, real: bool) -> Graph:
+    def step(size: int, conditions: Conditions) -> tuple[Graph, dict[tuple[str, str], Any]]:
+        trace = trace_step(task, size, precision, conditions, real=real)
+        return to_graph(task, trace, size, optimizer), trace.left
+
     def at(size: int) -> Graph:
-        return to_graph(task, trace_step(task, size, precision, real=real), size, optimizer)
+        return settled(partial(step, size))[0]
 
     if not symbolic:
         return _told(at(batch))

@@ -1,19 +1,27 @@
-"""Conditions on what samples hold of which one side only raises: a trace takes the other one, and asserts it.
+"""Conditions on what samples hold that a trace can take one side of.
 
     if labels.max() >= classes: raise ValueError("...")     ->      _assert_async(not (labels.max() >= classes), "...")
-    if mask.any(): x = self.masked(x)                       ->      both sides go on: no step for all samples
+    if bad.any(): warnings.warn("...")                      ->      nothing: both sides are the same step
+    if mask.any(): x = self.masked(x)                       ->      no step for all samples
 
 Which side raises is found by going there: the step is traced up to the condition with either answer. What is raised
-must be raised by a statement that says so, since what fails on fake tensors may work on others.
+must be raised by a statement that says so, since what fails on fake tensors may work on others. Where neither raises
+the condition is taken not to hold, until the whole step is traced: with the other side of each, and of all at once, it
+must be the same graph, and leave the same numbers in the model and the loss. What such a side prints is not heard.
 """
 
 from __future__ import annotations
 
 import dis
+import logging
 import re
 import sys
-from collections.abc import Callable
+import warnings
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass, field
+from io import StringIO
 from itertools import islice
 from pathlib import Path
 from types import CodeType, FrameType, TracebackType
@@ -23,9 +31,10 @@ import torch
 from torch._subclasses.fake_tensor import DataDependentOutputException
 
 from partita.errors import PartitaError, first_line
+from partita.tracing.known import NeedsData
 
 ASSERT: Final = torch.ops.aten._assert_async.msg
-MOST: Final = 64  # conditions that are looked at, each in two traces up to it, and times that one side of it is tried
+MOST: Final = 64  # conditions that are looked at, each in two traces up to it, and times that a side of it is tried
 HERE: Final = str(Path(__file__).parent)
 FAKE: Final = str(Path(torch.__file__).parent / "_subclasses")
 FAKED: Final = re.compile(r"\w*Tensor\(.*\)")  # in messages, where a tensor was to be shown
@@ -44,16 +53,17 @@ class Answer:
 
 @dataclass
 class Conditions:
-    """What a trace answers: `known` at some places, and `tried` at one. `asked` is the first place without an answer;
-    `trying` says that the `tried` side was taken, where numbers are 0, for messages show some: then one is `shown`.
-    `root` is the call that traces."""
+    """What a trace answers: `known` at some places, False at those that are `assumed` to make no difference, and a side
+    of its own at those `tried`. `asked` is the first place without an answer; `trying` says that a tried side was
+    taken, where numbers are 0, for messages show some: then one is `shown`. `root` is the call that traces."""
 
-    known: dict[Place, Answer] = field(default_factory=dict)
-    tried: tuple[Place, bool] | None = None
+    known: Mapping[Place, Answer] = field(default_factory=dict)
+    assumed: Collection[Place] = ()
+    tried: Mapping[Place, bool] = field(default_factory=dict)
     asked: Place | None = None
     trying: bool = False
     shown: bool = False
-    times: int = 0
+    times: Counter[Place] = field(default_factory=Counter)
     root: FrameType | None = None
 
     def answer(self, tensor: torch.Tensor) -> Answer | None:
@@ -64,9 +74,11 @@ class Conditions:
         place = self._place()
         if place in self.known:
             return self.known[place]
-        if self.tried and self.tried[0] == place:
-            self.trying, self.times = True, self.times + 1
-            return Answer(self.tried[1]) if self.times <= MOST else None  # a loop that this side does not end
+        if place in self.tried or place in self.assumed:
+            self.trying, self.times[place] = self.trying or place in self.tried, self.times[place] + 1
+            if self.times[place] <= MOST:
+                return Answer(self.tried.get(place, False))
+            return None  # a loop that this side does not end
         self.asked = self.asked or place
         return None
 
@@ -79,28 +91,69 @@ class Conditions:
 
 
 def settled(trace: Callable[[Conditions], T]) -> T:
-    """What a trace gives once all its conditions of which one side only raises are answered. Raises what it raises."""
-    known: dict[Place, Answer] = {}
+    """What a trace gives once all its conditions are answered of which one side only raises, or neither makes it give
+    anything else. Raises what it raises."""
+    known, same = dict[Place, Answer](), dict[Place, DataDependentOutputException]()
     while True:
-        conditions = Conditions(known)
+        conditions = Conditions(known, same)
         try:
-            return trace(conditions)
-        except DataDependentOutputException:
+            if not same:
+                return trace(conditions)
+            with _unheard():
+                made = trace(conditions)
+            break
+        except DataDependentOutputException as error:
             place = conditions.asked
-            if place is None or len(known) == MOST:
+            if place is None or len(known) + len(same) == MOST:
                 raise
-            raised = {side: _raised(trace, Conditions(known, (place, side))) for side in (False, True)}
-            if bool(raised[False]) == bool(raised[True]):
+            raised = {side: _raised(trace, Conditions(known, same, {place: side})) for side in (False, True)}
+            if all(raised.values()):
                 raise
-            known[place] = Answer(not raised[True], raised[True] or raised[False])
+            if any(raised.values()):
+                known[place] = Answer(not raised[True], raised[True] or raised[False])
+            else:
+                same[place] = error
+        except Exception as error:  # of a side that was only assumed to be taken
+            if not same or isinstance(error, NeedsData):
+                raise
+            raise next(iter(same.values())) from error
         finally:
             conditions.root = None
+    for places in (*((place,) for place in same), tuple(same)):
+        if not _gives(trace, Conditions(known, same, dict.fromkeys(places, True)), made):
+            raise same[places[0]]
+    return made
+
+
+def _gives(trace: Callable[[Conditions], T], conditions: Conditions, made: T) -> bool:
+    """Whether a trace gives the same as another."""
+    try:
+        with _unheard():
+            return trace(conditions) == made
+    except Exception:  # whatever comes of a side
+        return False
+    finally:
+        conditions.root = None
+
+
+@contextmanager
+def _unheard() -> Iterator[None]:
+    """A context in which nothing is printed, logged or warned of."""
+    before = logging.root.manager.disable
+    logging.disable()
+    try:
+        with redirect_stdout(StringIO()), redirect_stderr(StringIO()), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(before)
 
 
 def _raised(trace: Callable[[Conditions], Any], conditions: Conditions) -> str:
     """What a trace raises by a statement of the model's, or of what it calls; "" if it goes on, or fails otherwise."""
     try:
-        trace(conditions)
+        with _unheard():
+            trace(conditions)
     except PartitaError:
         return ""
     except Exception as error:  # whatever the user's code raises

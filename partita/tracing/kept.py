@@ -26,6 +26,7 @@ from torch import nn
 
 from partita.task import Task
 from partita.tracing.copies import copied
+from partita.tracing.numbers import Number
 from partita.tracing.prepare import cast
 
 PLAIN: Final = (int, float, str, bool, type(None))
@@ -61,6 +62,16 @@ def own_values(task: Task, model: nn.Module | None = None) -> dict[tuple[str, st
     return {key: _told(place.value) for key, place in kept(task, model).items()}
 
 
+def changes(task: Task, model: nn.Module, before: Mapping[tuple[str, str], Any]) -> dict[tuple[str, str], Any]:
+    """What is kept otherwise than in `before`, which `own_values` gave; of tensors, that they are."""
+    places = kept(task, model)
+    after = {key: _told(place.value) for key, place in places.items()}
+    return {
+        key: type(places[key].value) if isinstance(places[key].value, torch.Tensor | Number) else value
+        for key, value in after.items() if key not in before or before[key] != value
+    }  # fmt: skip
+
+
 @contextmanager
 def put_back(task: Task) -> Iterator[None]:
     """A context after which the loss keeps what it kept before."""
@@ -94,13 +105,13 @@ def loss_in(task: Task, precision: str) -> Iterator[None]:
 
 
 def _tells(value: Any) -> bool:
-    return type(value) in PLAIN or isinstance(value, (torch.Tensor, np.generic, np.ndarray, *GENERATORS))
+    return type(value) in PLAIN or isinstance(value, (torch.Tensor, Number, np.generic, np.ndarray, *GENERATORS))
 
 
 def _told(value: Any) -> Any:
     if isinstance(value, np.ndarray):
         return (value.shape, hash(value.tobytes())) if value.size <= LARGEST else id(value)
-    if isinstance(value, torch.Tensor):
+    if isinstance(value, torch.Tensor | Number):
         return id(value)
     if isinstance(value, GENERATORS):
         return repr(_state(value))

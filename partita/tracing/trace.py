@@ -17,11 +17,12 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 from partita.errors import CaptureError, PartitaError, first_line
 from partita.task import Task
 from partita.tracing.calls import AtenCall
-from partita.tracing.conditions import settled
+from partita.tracing.conditions import Conditions
 from partita.tracing.fused import Fused
 from partita.tracing.hidden_inputs import Varying, exporting, seen_through
-from partita.tracing.kept import put_back
+from partita.tracing.kept import changes, own_values, put_back
 from partita.tracing.known import NeedsData
+from partita.tracing.numbers import Numbers
 from partita.tracing.prepare import (
     Rest,
     build_batch,
@@ -42,7 +43,8 @@ FEW = 8  # samples that are looked at for themselves, all over the data
 
 @dataclass
 class Trace:
-    """What one traced step leaves: its calls, its leaves by name and its results, all fake tensors."""
+    """What one traced step leaves: its calls, its leaves by name and its results, all fake tensors, and what the
+    model and the loss keep otherwise then."""
 
     model: nn.Module
     calls: list[AtenCall]
@@ -54,6 +56,7 @@ class Trace:
     weight: torch.Tensor | None
     gradients: dict[str, torch.Tensor]
     mutations: dict[str, torch.Tensor] = field(default_factory=dict)
+    left: dict[tuple[str, str], Any] = field(default_factory=dict)
 
 
 class Unchecked(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -67,9 +70,10 @@ class Unchecked(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return None if func is torch.ops.aten._linalg_check_errors.default else func(*args, **(kwargs or {}))
 
 
-def trace_step(task: Task, batch: int, precision: str, *, real: bool) -> Trace:
-    """Trace one step on `batch` samples; `real` builds the model with data, else no memory is taken for it."""
-    return settled(lambda conditions: _traced(task, batch, precision, Recorder(conditions), real=real))
+def trace_step(task: Task, batch: int, precision: str, conditions: Conditions, *, real: bool) -> Trace:
+    """Trace one step on `batch` samples, whose `conditions` say which sides are taken; `real` builds the model with
+    data, else no memory is taken for it."""
+    return _traced(task, batch, precision, Recorder(conditions), real=real)
 
 
 def _traced(
@@ -106,8 +110,8 @@ def _traced(
             hooked(leaves[name].requires_grad_(), named[name])
         given = rest.batch([FunctionalTensor.to_functional(t) for t in inputs])
         fake.places, fake.conditions.root = places, sys._getframe()
-        with stateless._reparametrize_module(model, leaves, tie_weights=True), Fused(), Unchecked():
-            state = python_random_state()
+        with stateless._reparametrize_module(model, leaves, tie_weights=True), Numbers(), Fused(), Unchecked():
+            state, before = python_random_state(), own_values(task, model)
             loss, weight = split_loss(task, task.loss(model, given))
             drawn = python_random_state() != state
             changed = {n: b for n, b in model.named_buffers() if n in buffers and isinstance(b, FunctionalTensor)}
@@ -124,6 +128,7 @@ def _traced(
             model, fake.calls, parameters, buffers, inputs, tangent, _plain(loss),
             None if weight is None else _plain(weight), {name: _plain(g) for name, g in gradients.items()},
             {name: new for name, b in changed.items() if (new := _plain(b)) is not buffers[name]},
+            changes(task, model, before),
         )  # fmt: skip
     known = frozenset(n for n in made.mutations if n in fixed or getattr(buffers[n], "constant", None) is not None)
     if fake.looked and known:  # a value that was looked at may be that of a buffer's first step

@@ -1,7 +1,10 @@
-"""Conditions on samples of which one side only raises are taken as the other side, and checked in every step."""
+"""Conditions on samples of which one side only raises are taken as the other side, and checked in every step; those
+that make no difference are left out."""
 
 from __future__ import annotations
 
+import logging
+import warnings
 from typing import Any
 
 import pytest
@@ -123,5 +126,81 @@ def deepening(x: Any, hidden: Any) -> Any:
 @pytest.mark.parametrize("loop", [halving, deepening])
 def test_a_loop_that_goes_on_until_samples_end_it_does_not_hold_up_a_capture(loop: Any) -> None:
     graph = capture(task("looping", lambda: Branching(loop), predict, texts()), precision="fp64")
+    assert graph.rung == "opaque"
+    assert "aten._local_scalar_dense.default at test_conditions.py:" in graph.blind
+
+
+def numbered(x: Any, hidden: Any) -> None:
+    highest = x.max().item()
+    if highest >= WORDS or not x.min().item() > -0.5:
+        raise ValueError(f"words go up to {highest}, beyond {WORDS}")
+
+
+def in_double(x: Any, hidden: Any) -> None:
+    assert (x == WORDS).sum().item() <= 0.5, "words out of range"
+
+
+@pytest.mark.parametrize("check", [numbered, in_double])
+def test_a_check_of_a_number_is_traced_as_one_of_its_tensor(check: Any) -> None:
+    test_a_check_of_samples_is_traced_and_stays_in_the_step(check)
+
+
+def test_a_number_that_is_used_otherwise_is_not_known() -> None:
+    def scaled(x: Any, hidden: Any) -> Any:
+        return hidden * (1 - hidden.norm().item())
+
+    graph = capture(task("scaled", lambda: Branching(scaled), predict, texts()), precision="fp64")
+    assert graph.rung == "opaque"
+    assert "aten._local_scalar_dense.default at test_conditions.py:" in graph.blind
+
+
+def warning(x: Any, hidden: Any) -> None:
+    if torch.isnan(hidden).any():
+        warnings.warn(f"{torch.isnan(hidden).sum().item()} are no numbers", stacklevel=2)
+    if not torch.isfinite(hidden).all():
+        print("infinite", hidden)
+    if hidden.abs().max().item() > 100:
+        logging.getLogger(__name__).error("large: %s", hidden.max())
+
+
+def test_a_condition_that_makes_no_difference_is_left_out(capfd: pytest.CaptureFixture[str]) -> None:
+    given = task("warning", lambda: Checked(warning), predict, texts())
+    graph = capture(given, precision="fp64")
+    assert (graph.rung, graph.symbolic, graph.blind) == ("dispatch", True, "")
+    assert not any(o.target.startswith("aten._assert") for o in graph.operators)
+    assert difference(given, graph, 3) < 1e-12
+    assert capfd.readouterr().out == ""
+
+
+class Counting(Checked):
+    """Counts what it has seen: not in this step, but in a later one, its result is another."""
+
+    def __init__(self) -> None:
+        super().__init__(self.count)
+        self.bad, self.scale = 0, torch.ones(())
+
+    def count(self, x: Any, hidden: Any) -> None:
+        if (hidden > 100).any():
+            self.bad += 1
+
+
+class Scaling(Counting):
+    def count(self, x: Any, hidden: Any) -> None:
+        if (hidden > 100).any():
+            self.scale = torch.zeros(())
+
+
+class Together(Counting):
+    """Two conditions neither of which makes a difference without the other."""
+
+    def forward(self, x: Any) -> Any:
+        hidden = self.words(x)
+        high, low = bool((hidden > 100).any()), bool((hidden < -100).any())
+        return self.last(hidden * 2 if high and low else hidden)
+
+
+@pytest.mark.parametrize("model", [Counting, Scaling, Together])
+def test_a_condition_that_makes_a_difference_later_or_with_others_is_not_left_out(model: Any) -> None:
+    graph = capture(task("counting", model, predict, texts()), precision="fp64")
     assert graph.rung == "opaque"
     assert "aten._local_scalar_dense.default at test_conditions.py:" in graph.blind
