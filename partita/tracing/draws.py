@@ -102,7 +102,7 @@ def keyed_random(target: str, arguments: Sequence[Any], empty: Tensor, uniform: 
     """What `partita.random` computes: the distribution of `target`, with its `arguments`, out of uniform numbers.
 
     `empty` has the result's dtype and device, `uniform` its shape. Raises CaptureError for a distribution that
-    has no such form here (outcomes that are not put back, poisson, ...).
+    has no such form here (poisson, ...).
     """
     kind, u = target.split(".")[1].removesuffix("_functional").rstrip("_"), uniform.to(empty.device).double()
     numbers = [a for a in arguments if isinstance(a, int | float) and not isinstance(a, bool)]
@@ -127,11 +127,23 @@ def keyed_random(target: str, arguments: Sequence[Any], empty: Tensor, uniform: 
         case "multinomial" if empty.shape[-1] == 1 or True in arguments[2:]:
             edges = arguments[0].double().cumsum(-1)  # of each outcome's part of a line
             drawn = torch.searchsorted(edges, u * edges[..., -1:], right=True)
+        case "multinomial":
+            drawn = _one_after_another(arguments[0].double(), u)
         case "randperm":
             drawn = u.argsort()
         case _:
             raise _unkeyed(target)
     return drawn.to(empty.dtype)
+
+
+def _one_after_another(weights: Tensor, uniform: Tensor) -> Tensor:
+    """Outcomes that are not put back: each row's of those that are left, by their `weights`."""
+    drawn = []
+    for each in uniform.unbind(-1):
+        edges = weights.cumsum(-1)
+        drawn.append(torch.searchsorted(edges, each[..., None] * edges[..., -1:], right=True))
+        weights = weights.scatter(-1, drawn[-1], 0.0)
+    return torch.cat(drawn, -1)
 
 
 def check_keyed(target: str, made: Any) -> None:
@@ -143,7 +155,7 @@ def check_keyed(target: str, made: Any) -> None:
 def _unkeyed(target: str) -> CaptureError:
     return CaptureError(
         f"{target} has no keyed form, by which every plan draws the same, so it cannot be verified, nor trained with "
-        "--deterministic; draw with rand, randn, bernoulli, or multinomial(replacement=True)"
+        "--deterministic; draw with rand, randn, bernoulli or multinomial"
     )
 
 

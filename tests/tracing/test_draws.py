@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 from partita.errors import CaptureError
 from partita.graph.operator import Operator
@@ -197,8 +198,22 @@ def test_outcomes_come_as_often_as_they_weigh() -> None:
             [0, 0.25, 0.75, 0], abs=0.05
         )
     assert torch.bincount(many[1], minlength=4).div(4000).tolist() == pytest.approx([0.5, 0, 0, 0.5], abs=0.05)
-    with KeyedDraws(5, 1, range(2)), pytest.raises(CaptureError, match=r"multinomial.* has no keyed form"):
-        torch.multinomial(weights + 1, 2)
+
+
+def test_outcomes_that_are_not_put_back_are_drawn_by_what_is_left() -> None:
+    weights = torch.tensor([0.0, 1.0, 2.0, 5.0]).expand(4000, 4)
+    with KeyedDraws(5, 1, range(2)):
+        drawn, flat = torch.multinomial(weights, 3), torch.multinomial(weights[0], 3)
+    assert drawn.sort().values.tolist() == [[1, 2, 3]] * 4000
+    assert flat.sort().values.tolist() == [1, 2, 3]
+    for first, second, chance in ((3, 2, 5 / 8 * 2 / 3), (1, 3, 1 / 8 * 5 / 7), (2, 1, 2 / 8 * 1 / 6)):
+        found = (drawn[:, 0] == first) & (drawn[:, 1] == second)
+        assert float(found.double().mean()) == pytest.approx(chance, abs=0.02)
+
+
+def test_a_distribution_without_a_keyed_form_is_told() -> None:
+    with KeyedDraws(5, 1, range(2)), pytest.raises(CaptureError, match=r"poisson.* has no keyed form"):
+        torch.poisson(torch.ones(2))
 
 
 def chosen(model: Any, batch: list[torch.Tensor]) -> torch.Tensor:
@@ -208,8 +223,15 @@ def chosen(model: Any, batch: list[torch.Tensor]) -> torch.Tensor:
     return -(choice.log_prob(drawn) * (drawn == batch[1])).mean()
 
 
+def picked(model: Any, batch: list[torch.Tensor]) -> torch.Tensor:
+    """A few columns of each sample, none twice (ViLT's patches)."""
+    kept = torch.multinomial(torch.ones_like(batch[0]), 3)
+    return F.cross_entropy(model(batch[0] * torch.zeros_like(batch[0]).scatter(1, kept, 1.0)), batch[1])
+
+
+@pytest.mark.parametrize("loss", [chosen, picked])
 @pytest.mark.parametrize("plan", ["ddp(microbatches=2)", "gpipe(stages=2)"])
-def test_what_chooses_at_random_is_the_same_under_every_plan(plan: str) -> None:
-    task, machines = replace(perceptron(), loss=chosen), cluster_of(2)
+def test_what_chooses_at_random_is_the_same_under_every_plan(plan: str, loss: Any) -> None:
+    task, machines = replace(perceptron(), loss=loss), cluster_of(2)
     found = checked(task, lambda graph: call(plan, graph, machines), machines)
     assert (found["equal"], found["because"]) == (True, "")
