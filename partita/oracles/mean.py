@@ -25,10 +25,12 @@ from partita.tracing.promote import Promoted
 
 SAMPLES: Final = 8
 CLOSE: Final = 1e-6
+CLOSER: Final = 1e-10  # where weights are known to differ: an auxiliary loss, small and nearly a mean, has gradients
 MEAN: Final = (
     "the loss of {name!r} on {count} samples is {means[0]:.4g}, on {few} of them {means[1]:.4g} and on the others "
-    "{means[2]:.4g}: it is not the mean over its samples, so a divided minibatch trains otherwise than a whole one; "
-    "return (sum, weight) for a sum or a mean over tokens, and use `single` where samples are compared with each other"
+    "{means[2]:.4g}: it is not the mean over its samples (by {off:.1g}), so a divided minibatch trains otherwise than "
+    "a whole one; return (sum, weight) for a sum or a mean over tokens, and use `single` where samples are compared "
+    "with each other"
 )
 SYNCHRONISED: Final = (
     "layer {name!r} is a SyncBatchNorm, and each rank normalises by its own samples here, as BatchNorm does; give it "
@@ -78,12 +80,14 @@ def unlike_its_shares(task: Task, program: Program, steps: int, seed: int = 0, *
         feed,
         ((t, feed.positions(t, 0, program.batch), share.start, share.count) for t, share in divided),
         drawing,
+        CLOSER,
     )
 
 
 def _unlike(
-    task: Task, feed: Feed, divided: Iterable[tuple[int, Sequence[int], int, int]], drawing: bool = False
-) -> str:
+    task: Task, feed: Feed, divided: Iterable[tuple[int, Sequence[int], int, int]], drawing: bool = False,
+    close: float = CLOSE,
+) -> str:  # fmt: skip
     """The sentence of the first of the (step, samples, start and count of a part of them) that needs one."""
     try:
         with torch.random.fork_rng(devices=[]):
@@ -103,10 +107,12 @@ def _unlike(
                 if whole != again:  # by a generator of the data set's own, or by a clock: it tells nothing
                     return ""
                 pairs = zip(whole, one, others, strict=True)
-                if not all(isclose(a + b, total, rel_tol=CLOSE, abs_tol=CLOSE) for total, a, b in pairs):
+                if not all(isclose(a + b, total, rel_tol=close, abs_tol=close) for total, a, b in pairs):
                     means = [values[0] / values[1] for values in (whole, one, others)]
+                    off = abs(means[0] - (one[0] + others[0]) / (one[1] + others[1]))
+                    few = "one" if len(part) == 1 else len(part)
                     return (DRAWS if drawing else MEAN).format(
-                        name=task.name, count=len(samples), few="one" if len(part) == 1 else len(part), means=means
+                        name=task.name, count=len(samples), few=few, means=means, off=off
                     )
     except Exception:  # a model that cannot be evaluated, or not in fp64, has been trained or refused by others
         pass

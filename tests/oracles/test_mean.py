@@ -49,7 +49,13 @@ def noisy(model: Any, batch: Any) -> Any:
     return F.cross_entropy(model(batch[0] + torch.randn_like(batch[0])), batch[1])
 
 
-@pytest.mark.parametrize("loss", [contrastive, summed, over_some, penalised])
+def balanced(model: Any, batch: Any) -> Any:
+    """A mean, and a little of what is none: how evenly the batch as a whole is routed (Mixtral's)."""
+    found = model(batch[0])
+    return F.cross_entropy(found, batch[1]) + 1e-5 * found.softmax(-1).mean(0).pow(2).sum()
+
+
+@pytest.mark.parametrize("loss", [contrastive, summed, over_some, penalised, balanced])
 def test_a_loss_that_is_no_mean_is_told_of(loss: Any) -> None:
     task, machines = replace(perceptron(), loss=loss), cluster_of(2)
     found = checked(task, lambda graph: call("ddp", graph, machines), machines)
