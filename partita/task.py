@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
+LOOKED_AT: Final = 256  # samples of the data, for a final loss where none are held out
 PRECISIONS = ("fp64", "fp32", "bf16", "fp16")
 STYLE: Final = "give a map-style dataset, with __len__ and a __getitem__ that takes positions from 0"
 MAKES: Final = {  # what the function of a field is for
@@ -43,7 +44,8 @@ class Task:
     `data` is a map-style dataset of samples (tuples or dicts of tensors). Its samples are read at once if it has
     `__getitems__(positions)`, or `collated(positions)`, which returns a batch. What a sample draws from torch's,
     Python's or NumPy's own generator goes by seed, epoch and sample, so that all who read it have the same; draws of a
-    generator that the dataset keeps, or in `collated`, do not. `validation` is a dataset for the held-out loss.
+    generator that the dataset keeps, or in `collated`, do not. `validation` is a dataset for the final loss, in
+    evaluation mode.
 
     `optimizer(parameters)` builds a torch optimizer. It is called with all parameters and with some of them; these keep
     the parameter groups that they have among all. `schedule(optimizer)` builds an LR scheduler that is stepped once a
@@ -128,6 +130,14 @@ class Task:
         if streams or not hasattr(data, "__getitem__"):
             raise TaskError(f"Task.{name} of {self.name!r} is a {type(data).__name__}; {STYLE}")
         return length
+
+
+def judged_by(task: Task) -> tuple[Any, int, str]:
+    """(data set, how many of its first samples, what these are in words) of which the final loss is the mean."""
+    if task.validation is not None:
+        return task.validation, (count := len(task.validation)), f"{count:,} held-out samples"
+    count = min(LOOKED_AT, len(task.data))
+    return task.data, count, f"the first {count:,} samples of the data, as Task.validation holds none out"
 
 
 def spec_of(task: Task | str) -> str:

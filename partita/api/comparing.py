@@ -33,7 +33,7 @@ from partita.report.environment import environment
 from partita.report.setting import setting_of
 from partita.report.verdict import Verdict
 from partita.searches.sweep import check_links
-from partita.task import Task, spec_of
+from partita.task import Task, judged_by, spec_of
 from partita.telling import Tell, quiet
 from partita.units import BytesPerSecond
 
@@ -87,6 +87,8 @@ def compare(
         ran = run_comparison(loaded, graph, machines, made, again, trials, tell)
         found |= {text: row_of(text, run, target_loss) for text, run in ran.runs.items()}
         notes += ran.notes
+        if evaluate and loaded.validation is None and not all(row.error for row in found.values()):
+            notes.append(f"final losses are of {judged_by(loaded)[2]}")
     rows = tuple(found[name] for name in names)
     return Comparison(rows, spec, machines, tuple(notes), environment(), setting_of(graph, machines))
 

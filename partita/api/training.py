@@ -25,7 +25,7 @@ from partita.report.record import NAME as RECORD
 from partita.report.record import write_run
 from partita.report.setting import setting_of
 from partita.report.trained import Trained
-from partita.task import Task, refuse_while_loading, spec_of
+from partita.task import Task, judged_by, refuse_while_loading, spec_of
 from partita.telling import Tell, quiet
 from partita.units import Seconds
 
@@ -44,6 +44,9 @@ def train(
     which the newest `keep` (2, if not given) stay; `resume` continues from the last one, bit for bit under the same
     plan. Without checkpoints, a worker that dies is started again while the others go on, if the plan allows it.
     `timeout` is in seconds.
+
+    The result's `final_loss` is the mean over the held-out samples, in evaluation mode, or over the first of the data
+    if the task holds none out.
 
     Raises InputError; RunError for a run that failed; RunStopped if a signal has ended it.
     """
@@ -80,7 +83,7 @@ def train(
         asked.end(ran)
     return Trained(
         made, ran.timeline, ran.loss, ran.final_loss, steps, ran.weights, tuple(account.notes),
-        setting_of(graph, machines),
+        setting_of(graph, machines), judged_by(loaded)[2],
     )  # fmt: skip
 
 

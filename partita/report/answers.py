@@ -81,9 +81,10 @@ def trained_answer(done: Trained) -> Answer:
     """A finished run. Its notes were told while it ran, so they stand in the body only."""
     body = timeline_body(done.timeline, done.setting) | {
         "final_loss": done.final_loss, "steps": done.steps, "loss": done.loss, "weights": done.weights_path,
-        "notes": done.notes,
+        "notes": done.notes, "final_loss_of": done.judged,
     }  # fmt: skip
-    words = f"final loss {done.final_loss:.6g} after {done.steps} steps"
+    of = f", of {done.judged}" if done.judged else ""
+    words = f"final loss {done.final_loss:.6g} after {done.steps} steps{of}"
     return Answer(body, (timeline_table(done.timeline), words, *lines_of({"weights": done.weights_path})))
 
 

@@ -14,7 +14,8 @@ from partita.units import Seconds
 
 @dataclass(frozen=True)
 class Trained(Printed):
-    """A finished run: `loss` is (step, seconds, loss) of every step, `notes` what was to be said on the way."""
+    """A finished run: `loss` is (step, seconds, loss) of every step, `notes` what was to be said on the way;
+    `final_loss` is the mean over the samples that `judged` names."""
 
     plan: Plan
     timeline: Timeline
@@ -24,6 +25,7 @@ class Trained(Printed):
     weights_path: str
     notes: tuple[str, ...] = ()
     setting: Setting = Setting()
+    judged: str = ""
 
     def __repr__(self) -> str:
         return f"<Trained by {self.plan.name}: {self.steps} steps, final loss {self.final_loss:.6g}>"

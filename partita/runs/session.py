@@ -39,7 +39,7 @@ from partita.runtime.leg import Interval
 from partita.runtime.rank import Rank
 from partita.runtime.shared import mapped
 from partita.runtime.state import State
-from partita.task import Task
+from partita.task import Task, judged_by
 from partita.tracing.prepare import read_batch
 from partita.transport.clocks import clock_offset
 from partita.transport.messages import come, wait_for
@@ -207,11 +207,9 @@ class Session:
         return model
 
     def evaluate(self, model: Any, report: Report) -> float | None:
-        """Mean loss over the validation set, or over the first 256 samples if there is none; reports how many samples
-        of how many it has seen, twice a second. None, with a note, where it fails: what is trained is not lost by
-        it."""
-        data = self.task.validation if self.task.validation is not None else self.task.data
-        count = len(data) if self.task.validation is not None else min(256, len(data))
+        """Mean loss over the samples of `judged_by`; reports how many samples of how many it has seen, twice a second.
+        None, with a note, where it fails: what is trained is not lost by it."""
+        data, count, _ = judged_by(self.task)
         with many_threads(len(os.sched_getaffinity(0))):  # the other ranks of this machine wait
             try:
                 return evaluate(self.task, model.to(self.device), data, count, self.device, report)

@@ -41,6 +41,7 @@ def test_a_run_and_a_verdict_are_what_the_commands_say() -> None:
     assert timeline is not None
     done = Trained(pt.Plan("ddp"), timeline, (), 0.25, 9, "run/model.safetensors")
     assert "final loss 0.25 after 9 steps" in cell(done)
+    assert "after 9 steps, of 64 held-out samples" in cell(replace(done, judged="64 held-out samples"))
     equal = Verdict(True, "exact", 0.0, 1e-9, "serial training", 1e-7, 1e-7)
     assert "the plan is equal (exact): 0 apart from serial training" in cell(equal)
     assert "the plan is not equal" in cell(replace(equal, equal=False))
