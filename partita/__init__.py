@@ -1,6 +1,22 @@
 """Partita takes a PyTorch model and a description of the machines, and finds, predicts, runs and checks the best way to
 train it in parallel.
 
+    import partita as pt
+
+    cluster = pt.Cluster.load("lab-4x1g")                # or a TOML file, h100-dgx, local:2
+    graph = pt.capture("t.py:task")                      # a function of yours that returns a pt.Task
+    found = pt.search(graph, cluster)                    # ranked plans: found.best, found.explanation
+    pt.fit(graph, cluster, "zero2")                      # does it fit, and what would make it fit
+    pt.simulate(graph, "ddp", cluster)                   # a step's predicted seconds, bytes and messages
+    pt.verify("t.py:task", "pipe_sgd(staleness=2)")      # does that train as plain PyTorch does
+    pt.compare("t.py:task", ["ddp", "zero2"], cluster)   # predicted, then run and measured
+    pt.train("t.py:task", found.best, cluster, epochs=2, out="run")   # run/model.safetensors, a state dict
+    pt.apply("ddp", model, optimizer, loader)            # for a loop of one's own under torchrun
+    pt.probe(cluster), pt.doctor()                       # links as measured; what this machine lacks
+    pt.recipes.ddp(graph, cluster)                       # a Plan by a method, which `partita recipes` lists
+
+Results print as the command line's answers; what goes wrong is one of `pt.errors`. A Plan is data: `pt.Plan`.
+
 The names below are loaded when they are first used, so that `import partita` is quick and does without torch.
 """
 

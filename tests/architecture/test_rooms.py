@@ -86,6 +86,9 @@ def test_importing_the_package_loads_none_of_it() -> None:
 def test_public_names_are_what_they_say() -> None:
     import partita
 
+    shown = set(re.findall(r"pt\.(\w+)", partita.__doc__ or ""))
+    assert set(partita.__all__) - shown == {"Graph", "Timeline"}, "help(partita) leads to every verb"
+    assert shown <= set(partita.__all__)
     assert set(partita.PLACES) | set(partita.ROOMS) == set(partita.__all__)
     assert partita.Cluster.load("local:2").size == 2
     assert partita.errors.PlanError.exit_code == 2
