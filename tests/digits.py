@@ -12,6 +12,7 @@ from partita.cluster.cluster import Cluster
 from partita.graph.graph import Graph
 from partita.recipes.catalogue import call
 from partita.runs.assembly import train_in_process
+from partita.runtime.workload import Workload
 from partita.task import Task
 from partita.zoo.data import Samples
 from partita.zoo.tasks import built_in
@@ -55,7 +56,7 @@ def learnt(
 ) -> nn.Module:
     """The model of the first rank after `steps` steps of all ranks in this process."""
     graph, place = graph or capture(task), cluster_of(machines) if isinstance(machines, int) else machines
-    states, _ = train_in_process(task, graph, call(plan, graph, place), place, steps, seed=seed)
+    states, _ = train_in_process(Workload(task, graph, seed=seed), call(plan, graph, place), place, steps)
     model = task.model()
     model.load_state_dict({name: states[0].leaves[name] for name in model.state_dict()})
     return model

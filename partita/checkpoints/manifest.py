@@ -29,6 +29,7 @@ from partita.plan.rule import ruled
 from partita.plan.text import write_plan
 from partita.program.instruction import Mix, Update
 from partita.program.program import Program
+from partita.runtime.workload import Workload
 from partita.task import Task
 from partita.tracing.prepare import checked_model
 from partita.units import Seconds
@@ -113,14 +114,12 @@ class Moment:
     seconds: Seconds = 0.0
 
 
-def manifest_of(
-    task: Task, graph: Graph, plan: Plan, program: Program, moment: Moment, *, seed: int, keyed: bool
-) -> Manifest:
+def manifest_of(work: Workload, plan: Plan, program: Program, moment: Moment) -> Manifest:
     """The manifest of a checkpoint of a plan while this Program of it runs; its files are named later."""
     return Manifest(
-        moment.step, write_plan(plan), program.size, program.drain, moment.flying, moment.seconds, keyed,
-        identity_of(graph, seed, plan.update), flies=flies_of(program),
-        settings=settings_of(task, graph, program.update),
+        moment.step, write_plan(plan), program.size, program.drain, moment.flying, moment.seconds, work.keyed,
+        identity_of(work.graph, work.seed, plan.update), flies=flies_of(program),
+        settings=settings_of(work.task, work.graph, program.update),
     )  # fmt: skip
 
 

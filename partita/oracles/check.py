@@ -30,6 +30,7 @@ from partita.runs.assembly import train_in_process
 from partita.runs.heap import limit
 from partita.runtime.leg import Leg, legs
 from partita.runtime.state import State
+from partita.runtime.workload import Workload
 from partita.task import Task
 from partita.telling import Tell, quiet
 from partita.tracing.capture import capture
@@ -78,10 +79,8 @@ def checked(
             parts = legs(graph, plan, cluster, steps)
             program = last_program(graph, plan, cluster)
             tell(f"training {steps} steps of {plan.name} in {precision}")
-            train = put_back(task)(partial(
-                train_in_process, task, graph, plan, cluster, steps,
-                seed=seed, precision=precision, keyed=True, order=order,
-            ))  # fmt: skip
+            work = Workload(task, graph, seed, precision, keyed=True)
+            train = put_back(task)(partial(train_in_process, work, plan, cluster, steps, order=order))
             states, _ = train()
             whole = not graph.mutations
             tell(f"training the same serially in {precision}")

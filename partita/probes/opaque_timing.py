@@ -18,6 +18,7 @@ from partita.runtime.draws import DRAWS
 from partita.runtime.feed import Feed, floats_of
 from partita.runtime.segment import compile_segment
 from partita.runtime.whole import Whole
+from partita.runtime.workload import Workload
 from partita.task import Task
 from partita.units import Seconds
 
@@ -28,7 +29,7 @@ PASSES: Final = (3, 15)
 def whole_seconds(task: Task, graph: Graph, batches: Iterable[int], device: str = CPU) -> dict[str, Seconds]:
     """Signature -> core-seconds (on a card seconds) of forward and of backward, for each of `batches`: medians over
     minibatches."""
-    whole, feed, found = Whole.of(task, graph, 0, ""), Feed(task, 0), {}
+    whole, feed, found = Whole.of(Workload(task, graph)), Feed(task, 0), {}
     module = whole.module.to(device)
     leaves = {name: leaf.detach() for name, leaf in (*module.named_parameters(), *module.named_buffers())}
     for batch in batches:

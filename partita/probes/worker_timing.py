@@ -41,6 +41,7 @@ from partita.runtime.rank import Rank
 from partita.runtime.segment import Environment, Leaves
 from partita.runtime.state import State
 from partita.runtime.worker import drive
+from partita.runtime.workload import Workload
 from partita.task import Task
 from partita.transport.processes import Processes
 from partita.units import Bytes, Seconds
@@ -199,7 +200,7 @@ def _rank(program: Program, rank: int, pieces: list[Seconds]) -> Rank:
     graph = Graph("worker", 1, (), (), (), (), (), Ref("none"), None, ())
     state = State({}, {}, {}, {}, {}, {}, {}, Ledger(), {}, {}, {})
     task = Task("worker", torch.nn.Identity, lambda model, batch: batch, Nothing(), torch.optim.SGD, 1)
-    return make_rank(task, graph, program, rank, state, Processes(rank), seed=0, code=({"piece": piece}, set()))
+    return make_rank(Workload(task, graph), program, rank, state, Processes(rank), code=({"piece": piece}, set()))
 
 
 class Nothing:

@@ -18,12 +18,11 @@ from partita.checkpoints.restore import Checkpoint
 from partita.checkpoints.saving import save_shards
 from partita.cluster.cluster import Cluster
 from partita.graph.batch import substitute
-from partita.graph.graph import Graph
 from partita.graph.operator import Ref
 from partita.plan.plan import Plan
 from partita.program.layout import MASS
 from partita.program.program import Program, Role
-from partita.runtime.device import CPU, clock_of
+from partita.runtime.device import clock_of
 from partita.runtime.feed import Feed, floats_of
 from partita.runtime.gather import reunited
 from partita.runtime.interleaving import advance
@@ -34,6 +33,7 @@ from partita.runtime.segment import compile_segment, last_reads
 from partita.runtime.shared import in_common
 from partita.runtime.state import State, make_state
 from partita.runtime.whole import Whole
+from partita.runtime.workload import Workload
 from partita.task import Task
 from partita.tracing.prepare import cast
 from partita.transport.inprocess import InProcess, Rendezvous
@@ -55,37 +55,36 @@ def values_of(model: Any) -> Values:
     return {**dict(model.named_parameters()), **dict(model.named_buffers())}
 
 
-def compiled(graph: Graph, program: Program, role: Role, device: str) -> tuple[dict[str, Code], set[Ref]]:
+def compiled(work: Workload, program: Program, role: Role) -> tuple[dict[str, Code], set[Ref]]:
     """The code of every segment that a role runs, and the values that any of it reads."""
     wanted = {i.act.segment for i in role.instructions if hasattr(i.act, "segment")}
     code: dict[str, Code] = {}
     reads: set[Ref] = set()
     for stage, batch in {(program.segment[name].stage, program.segment[name].batch) for name in wanted}:
-        concrete = substitute(program.graph_of(stage, graph), batch)
+        concrete = substitute(program.graph_of(stage, work.graph), batch)
         last = last_reads(concrete)
         reads |= last.keys()
         for name in wanted:
             segment = program.segment[name]
             if (segment.stage, segment.batch) == (stage, batch):
                 here = segment.start, segment.stop
-                code[name] = compile_segment(concrete, *here, device, last, program.compiled)
+                code[name] = compile_segment(concrete, *here, work.device, last, program.compiled)
     return code, reads
 
 
 def make_rank(
-    task: Task, graph: Graph, program: Program, rank: int, state: State, transport: Transport, *, seed: int,
-    first_step: int = 0, device: str = CPU, precision: str = "", keyed: bool = False,
+    work: Workload, program: Program, rank: int, state: State, transport: Transport, *, first_step: int = 0,
     code: tuple[dict[str, Code], set[Ref]] | None = None,
 ) -> Rank:  # fmt: skip
-    """A rank whose round 0 is step `first_step`, ready to be driven; it computes in the task's precision unless one is
-    given. `code` is what `compiled` makes of its role, if that is there."""
+    """A rank whose round 0 is step `first_step`, ready to be driven. `code` is what `compiled` makes of its role, if
+    that is there."""
     role = program.role_of[rank]
-    segments, reads = code or compiled(graph, program, role, device)
+    segments, reads = code or compiled(work, program, role)
     uses = Counter(part for i in role.instructions if (part := getattr(i.act, "part", "")))
     made = Rank(
-        graph, program, role, rank, state, transport, Feed(task, seed), segments, reads, uses, device,
-        floats_of(task, precision), first_step, seed if keyed else None,
-        Whole.of(task, graph, seed, precision) if graph.rung == "opaque" else None, clock_of(device),
+        work.graph, program, role, rank, state, transport, Feed(work.task, work.seed), segments, reads, uses,
+        work.device, floats_of(work.task, work.precision), first_step, work.seed if work.keyed else None,
+        Whole.of(work) if work.graph.rung == "opaque" else None, clock_of(work.device),
     )  # fmt: skip
     if state.scaler:
         state.scaler.begin()
@@ -100,36 +99,32 @@ def go_on(rank: Rank, saved: Checkpoint) -> None:
 
 
 def train_in_process(
-    task: Task, graph: Graph, plan: Plan, cluster: Cluster, steps: int, *, seed: int = 0, order: int = 0,
-    slow: dict[int, float] | None = None, precision: str = "", keyed: bool = False,
+    work: Workload, plan: Plan, cluster: Cluster, steps: int, *, order: int = 0, slow: dict[int, float] | None = None,
     values: Mapping[str, torch.Tensor] | None = None, keep: SavePolicy | None = None, saved: Checkpoint | None = None,
-    settle: bool = True, device: str = CPU,
+    settle: bool = True,
 ) -> tuple[dict[int, State], dict[int, float]]:  # fmt: skip
     """Train up to step `steps` with every rank in this thread, lanes advanced in the order that `order` seeds.
 
-    Returns the state of each rank and the loss of each step. The task's model is built under `seed` unless `values`
-    gives its parameters and buffers; `keep` says where checkpoints go, and `saved` is one to go on from. Without
-    `settle`, replicas are left as different as they are before what brings them together at the end.
+    Returns the state of each rank and the loss of each step. The task's model is built under the seed unless
+    `values` gives its parameters and buffers; `keep` says where checkpoints go, and `saved` is one to go on from.
+    Without `settle`, replicas are left as different as they are before what brings them together at the end.
     """
-    start = dict(values) if values is not None else initial(task, seed, precision)[1]
+    start = dict(values) if values is not None else initial(work.task, work.seed, work.precision)[1]
     states: dict[int, State] = {}
     losses = _LossRecord(begun_in(keep.out if keep else ""), saved)
     since, flying = (saved.manifest.step, saved.manifest.flying) if saved else (0, 0)
-    parts = left(graph, plan, cluster, steps, since, flying)
+    parts = left(work.graph, plan, cluster, steps, since, flying)
     for i, leg in enumerate(parts):
         if not settle and leg is parts[-1] and not leg.program.steps:
             break
         program, rendezvous = leg.program, Rendezvous()
         anew = i > 0 and leg.plan != parts[i - 1].plan
-        states = {
-            r: carry_over(graph, program, r, task, start, states.get(r), device, anew=anew) for r in range(program.size)
-        }
-        code = {role.name: compiled(graph, program, role, device) for role in program.roles}
+        states = {r: carry_over(work, program, r, start, states.get(r), anew=anew) for r in range(program.size)}
+        code = {role.name: compiled(work, program, role) for role in program.roles}
         flying = saved.flying(program) if saved else 0
         ranks = [
             make_rank(
-                task, graph, program, r, states[r], InProcess(r, rendezvous), seed=seed,
-                first_step=leg.step - flying * program.steps, device=device, precision=precision, keyed=keyed,
+                work, program, r, states[r], InProcess(r, rendezvous), first_step=leg.step - flying * program.steps,
                 code=code[program.role_of[r].name],
             )
             for r in range(program.size)
@@ -145,7 +140,7 @@ def train_in_process(
             if keep and interval.keep:
                 in_flight = 0 if interval.drain else min(interval.stop, program.drain)
                 moment = Moment(ranks[0].step(interval.stop, 0), in_flight)
-                manifest = manifest_of(task, graph, plan, program, moment, seed=seed, keyed=keyed)
+                manifest = manifest_of(work, plan, program, moment)
                 shards = [held(rank, interval.stop, in_flight) for rank in ranks]
                 losses.file = save_shards(shards, keep, manifest, losses.file, losses.noted())
     reunited(parts[-1].program, states)
@@ -173,15 +168,14 @@ class _LossRecord:
 
 
 def carry_over(
-    graph: Graph, program: Program, rank: int, task: Task, values: Values, before: State | None, device: str, *,
-    anew: bool = False,
-) -> State:  # fmt: skip
+    work: Workload, program: Program, rank: int, values: Values, before: State | None, *, anew: bool = False
+) -> State:
     """The rank's state for its next Program, which cuts the parameters in the same way: fresh, or the one before with
     the gradient copies that this one needs. Where a phase begins `anew`, so does what an agreement between replicas
     keeps: a centre, what an outer optimizer has, the weight of a sum."""
     role = program.role_of[rank]
     now = {} if before is None else {name: leaf for name, leaf in before.leaves.items() if is_allocated(leaf)}
-    fresh = make_state(graph, program, role, task, {**values, **now}, device, rank)
+    fresh = make_state(work.graph, program, role, work.task, {**values, **now}, work.device, rank)
     if before is None:
         return fresh
     anew = anew and program.semantics == "consensus"

@@ -234,10 +234,7 @@ class Execution:
         losses = losses if self.file.size else self.earlier + losses
         shard = held(rank, round, flying)
         moment = Moment(self.step, flying, time.perf_counter() - self.begun)
-        manifest = manifest_of(
-            self.session.task, self.session.graph, self.job.plan, rank.program, moment,
-            seed=self.session.seed, keyed=self.job.keyed,
-        )  # fmt: skip
+        manifest = manifest_of(self.session.workload(self.job.keyed), self.job.plan, rank.program, moment)
         policy = SavePolicy(self.job.out, self.job.every, self.job.keep)
         writing = partial(at_work, self.report, {"saving": self.step})
         failed, self.file = save_together(shard, policy, manifest, rank.rank, writing, self.file, losses)

@@ -171,11 +171,9 @@ class Failover:
         assert self.rank is not None
         own = self.rank
         first = session.first(own.state)
-        state = carry_over(session.graph, program, part, session.task, first, None, session.device)
-        fresh = make_rank(
-            session.task, session.graph, program, part, state, self.plays[part], seed=session.seed,
-            first_step=self.leg.step, device=session.device,
-        )  # fmt: skip
+        work = session.workload()
+        state = carry_over(work, program, part, first, None)
+        fresh = make_rank(work, program, part, state, self.plays[part], first_step=self.leg.step)
         channels = session.transport.channels
         self.until(lambda: copied(fresh, own, finished_over(channels)), "its own part to be at rest")
         return fresh

@@ -39,6 +39,7 @@ from partita.runtime.leg import Interval
 from partita.runtime.rank import Rank
 from partita.runtime.shared import mapped
 from partita.runtime.state import State
+from partita.runtime.workload import Workload
 from partita.task import Task, judged_by
 from partita.tracing.prepare import read_batch
 from partita.transport.clocks import clock_offset
@@ -115,6 +116,10 @@ class Session:
         if self.world > 1 and not back:
             self.offset = clock_offset(self.rank)
 
+    def workload(self, keyed: bool = False) -> Workload:
+        """What this process computes, in a run whose random numbers do not depend on the plan if `keyed`."""
+        return Workload(self.task, self.graph, self.seed, keyed=keyed, device=self.device)
+
     def first(self, state: State | None = None) -> Values:
         """The first weights. If they have to be made while a run is under way, its random state is restored."""
         if self.values:
@@ -177,13 +182,11 @@ class Session:
         if self.device == CPU and limit() < inf:
             make_room(peak_memory(program, self.graph, self.rank))
         first = self.first(state) if values is None else values
-        made = carry_over(self.graph, program, self.rank, self.task, first, state, self.device, anew=anew)
+        work = self.workload(keyed)
+        made = carry_over(work, program, self.rank, first, state, anew=anew)
         if state is None:
             begin_draws(self.seed, self.rank, step, self.device, self.built)
-        rank = make_rank(
-            self.task, self.graph, program, self.rank, made, self.transport, seed=self.seed, first_step=step,
-            device=self.device, keyed=keyed,
-        )  # fmt: skip
+        rank = make_rank(work, program, self.rank, made, self.transport, first_step=step)
         if saved is not None:
             go_on(rank, saved)
         if state is None:

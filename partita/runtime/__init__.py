@@ -3,6 +3,7 @@
 A new act is a case of `acts`; whatever waits for others is a generator that yields what it waits for.
 
 the worker
+    workload      Workload: what ranks compute, whichever plan they follow
     worker        lanes of a rank, as generators
     rank          Rank: state and progress of one rank
     waits         what a lane waits for

@@ -17,10 +17,10 @@ import torch
 from torch.nn.utils import stateless
 
 from partita.errors import TaskError
-from partita.graph.graph import Graph
 from partita.runtime.draws import DRAWS
 from partita.runtime.generators import ALONE
 from partita.runtime.neutral import neutral, reached
+from partita.runtime.workload import Workload
 from partita.task import Task
 from partita.tracing.draws import KeyedDraws
 from partita.tracing.hidden_inputs import seen_through
@@ -51,12 +51,13 @@ class Whole:
     doubled: bool
 
     @classmethod
-    def of(cls, task: Task, graph: Graph, seed: int, precision: str) -> Whole:
-        """The Whole for the two operators of `graph`. torch's random state is not changed."""
+    def of(cls, work: Workload) -> Whole:
+        """The Whole for the two operators of the graph. torch's random state is not changed."""
+        precision = work.precision or work.task.precision
         with torch.random.fork_rng(devices=[]):
-            torch.default_generator.manual_seed(seed)
-            module = build_model(task, precision or task.precision)
-        return cls(task, module, tuple(name for name, _ in graph.mutations), (precision or task.precision) == "fp64")
+            torch.default_generator.manual_seed(work.seed)
+            module = build_model(work.task, precision)
+        return cls(work.task, module, tuple(name for name, _ in work.graph.mutations), precision == "fp64")
 
     def given(self, leaves: Sequence[torch.Tensor], rest: Rest) -> dict[str, Any]:
         """What an environment holds for a forward pass on a batch."""

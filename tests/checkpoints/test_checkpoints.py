@@ -27,6 +27,7 @@ from partita.runs.execution import Execution, run
 from partita.runs.session import Job, Session
 from partita.runtime.brake import Brake
 from partita.runtime.state import State
+from partita.runtime.workload import Workload
 from partita.task import Task
 from tests.captures import capture
 from tests.programs import program_by
@@ -73,9 +74,12 @@ def graph(task: Task) -> Graph:
     return capture(task)
 
 
-def trained(task: Task, graph: Graph, plan: str, steps: int = STEPS, size: int = 3, **more: object) -> Run:
+def trained(
+    task: Task, graph: Graph, plan: str, steps: int = STEPS, size: int = 3, precision: str = "", **more: object
+) -> Run:
     machines = cluster_of(size)
-    return train_in_process(task, graph, call(plan, graph, machines), machines, steps, keyed=True, **more)
+    work = Workload(task, graph, precision=precision, keyed=True)
+    return train_in_process(work, call(plan, graph, machines), machines, steps, **more)
 
 
 def saved_at(out: Path, step: int) -> Checkpoint:
@@ -258,10 +262,10 @@ def check_flight(task: Task, graph: Graph, out: Path) -> None:
     late, lockstep = (call(f"{p}", graph, machines) for p in ("pipe_sgd(staleness=2)", "ddp"))
     lockstep = replace(lockstep, sync=(replace(late.sync[0], consistency=lockstep.sync[0].consistency),))
     whole = replace(lockstep, before=(Phase(4, late),))
-    train_in_process(task, graph, late, machines, 6, keyed=True, keep=SavePolicy(str(out), 4))
+    train_in_process(Workload(task, graph, keyed=True), late, machines, 6, keep=SavePolicy(str(out), 4))
     saved = saved_at(out, 4)
-    unbroken = train_in_process(task, graph, whole, machines, STEPS, keyed=True)
-    again = train_in_process(task, graph, lockstep, machines, STEPS, keyed=True, saved=saved)
+    unbroken = train_in_process(Workload(task, graph, keyed=True), whole, machines, STEPS)
+    again = train_in_process(Workload(task, graph, keyed=True), lockstep, machines, STEPS, saved=saved)
     assert same(graph, unbroken, again)
 
 
@@ -270,8 +274,8 @@ def test_generators_go_on_where_they_were(tmp_path: Path) -> None:
     task = replace(perceptron(), model=lambda: nn.Sequential(nn.Linear(6, 16), nn.Dropout(0.5), nn.Linear(16, 3)))
     graph, machines = capture(task), cluster_of(1)
     plan = call("single", graph, machines)
-    unbroken = train_in_process(task, graph, plan, machines, 6, keep=SavePolicy(str(tmp_path), 3))
-    again = train_in_process(task, graph, plan, machines, 6, saved=saved_at(tmp_path, 3))
+    unbroken = train_in_process(Workload(task, graph), plan, machines, 6, keep=SavePolicy(str(tmp_path), 3))
+    again = train_in_process(Workload(task, graph), plan, machines, 6, saved=saved_at(tmp_path, 3))
     assert same(graph, unbroken, again)
 
 

@@ -18,6 +18,7 @@ from partita.recipes.catalogue import call
 from partita.runs.assembly import train_in_process
 from partita.runtime import rules
 from partita.runtime.state import State
+from partita.runtime.workload import Workload
 from partita.task import Task
 from tests.captures import capture
 from tests.programs import program_by
@@ -29,7 +30,7 @@ from tests.small import cluster_of, perceptron
 def trained(task: Task, plan: str, size: int, steps: int, **more: Any) -> dict[int, State]:
     graph, machines = capture(task), cluster_of(size)
     machines = replace(machines, name=f"local:{size}")
-    return train_in_process(task, graph, call(plan, graph, machines), machines, steps, **more)[0]
+    return train_in_process(Workload(task, graph), call(plan, graph, machines), machines, steps, **more)[0]
 
 
 def grouped() -> Task:

@@ -37,6 +37,7 @@ from partita.runs.directory import Finished, claimed, opened, sizes_of, write_re
 from partita.runs.result import RunResult
 from partita.runs.training import Training
 from partita.runs.weights import save_weights
+from partita.runtime.workload import Workload
 from partita.task import Task
 from partita.zoo.tasks import built_in
 from tests.captures import capture
@@ -60,7 +61,7 @@ def plan(graph: Graph) -> Plan:
 def made(task: Task, graph: Graph, plan: Plan, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run with the checkpoints of steps 4 and 6."""
     out = tmp_path_factory.mktemp("made")
-    train_in_process(task, graph, plan, MACHINES, 6, keep=SavePolicy(str(out), 2))
+    train_in_process(Workload(task, graph), plan, MACHINES, 6, keep=SavePolicy(str(out), 2))
     return out
 
 
@@ -399,7 +400,7 @@ def test_what_cannot_be_removed_does_not_undo_what_was_written(
         raise OSError(16, "Device or resource busy")
 
     monkeypatch.setattr(shutil, "rmtree", busy)
-    train_in_process(task, graph, plan, MACHINES, 6, keep=SavePolicy(str(tmp_path), 2, 1))
+    train_in_process(Workload(task, graph), plan, MACHINES, 6, keep=SavePolicy(str(tmp_path), 2, 1))
     assert heard_from(tmp_path) == (6, "")
 
 
@@ -470,7 +471,7 @@ def test_a_limit_on_files_is_seen_before_the_first_step(
 @pytest.mark.parametrize("text", ["single", "ddp", "ps_sync", "pipe_sgd(staleness=2)", "local_sgd(period=2)"])
 def test_the_room_asked_for_is_enough_and_not_much_more(task: Task, graph: Graph, text: str, tmp_path: Path) -> None:
     chosen = call(text, graph, MACHINES)
-    train_in_process(task, graph, chosen, MACHINES, 4, keep=SavePolicy(str(tmp_path), 4))
+    train_in_process(Workload(task, graph), chosen, MACHINES, 4, keep=SavePolicy(str(tmp_path), 4))
     shards = [p.stat().st_size for p in (tmp_path / "checkpoints" / "step-4").glob("rank-*")]
     whole, largest = sizes_of(graph, last_program(graph, chosen, MACHINES))
     assert sum(shards) <= whole <= sum(shards) + 2**17 * len(shards)

@@ -24,6 +24,7 @@ from partita.recipes.catalogue import call
 from partita.runs.assembly import train_in_process
 from partita.runtime.generators import begin_draws, random_states, set_random_states
 from partita.runtime.state import State
+from partita.runtime.workload import Workload
 from partita.task import Task
 from tests.captures import capture
 from tests.programs import program_by
@@ -38,7 +39,7 @@ def trained(task: Task, plan: str, size: int, steps: int, **more: Any) -> tuple[
     precision = more.pop("precision", "fp64")
     graph, machines = capture(task, precision=precision), cluster_of(size)
     made = call(plan, graph, machines)
-    states, _ = train_in_process(task, graph, made, machines, steps, seed=SEED, precision=precision, **more)
+    states, _ = train_in_process(Workload(task, graph, seed=SEED, precision=precision), made, machines, steps, **more)
     found = gathered(program_by(plan, graph, machines), states)
     return {p.name: found[p.name] for p in graph.parameters}, states
 

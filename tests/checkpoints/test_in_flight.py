@@ -14,6 +14,7 @@ from partita.checkpoints.checkpoint import SavePolicy
 from partita.checkpoints.restore import open_checkpoint
 from partita.recipes.catalogue import call
 from partita.runs.assembly import train_in_process
+from partita.runtime.workload import Workload
 from tests.captures import capture
 from tests.small import cluster_of, perceptron
 
@@ -36,11 +37,11 @@ def test_a_bound_on_what_is_in_flight_is_the_same_bits_everywhere(plan: str, tmp
     task = replace(perceptron(), model=Tied, clip_norm=0.05, optimizer=lambda p: torch.optim.AdamW(p, lr=0.05))
     graph, machines = capture(task), cluster_of(3)
     before, after = (call(text, graph, machines) for text in ("ddp(bucket_bytes=100)", plan))
-    end, _ = train_in_process(task, graph, before, machines, 4, keyed=True)
-    train_in_process(task, graph, before, machines, 6, keyed=True, keep=SavePolicy(str(tmp_path), 4))
+    end, _ = train_in_process(Workload(task, graph, keyed=True), before, machines, 4)
+    train_in_process(Workload(task, graph, keyed=True), before, machines, 6, keep=SavePolicy(str(tmp_path), 4))
     saved = open_checkpoint(tmp_path / "checkpoints" / "step-4")
     assert saved.manifest.flying
-    states, _ = train_in_process(task, graph, after, machines, 4, keyed=True, saved=saved)
+    states, _ = train_in_process(Workload(task, graph, keyed=True), after, machines, 4, saved=saved)
     for name in ("first.weight", "last.bias"):
         held = [state.leaves[name] for state in states.values() if name in state.leaves]
         assert all(torch.equal(one, held[0]) for one in held)

@@ -17,6 +17,7 @@ from partita.checkpoints.restore import Checkpoint, changes_since, open_checkpoi
 from partita.checkpoints.settings import sentences
 from partita.recipes.catalogue import call
 from partita.runs.assembly import train_in_process
+from partita.runtime.workload import Workload
 from partita.task import Task
 from tests.captures import capture
 from tests.programs import program_by
@@ -46,14 +47,16 @@ def grouped(rate: float) -> Task:
 
 def saved_by(one: Task, plan: str, out: Path) -> Checkpoint:
     graph, machines = capture(one), cluster_of(2)
-    train_in_process(one, graph, call(plan, graph, machines), machines, STEPS, keep=SavePolicy(str(out), 3, 9))
+    train_in_process(
+        Workload(one, graph), call(plan, graph, machines), machines, STEPS, keep=SavePolicy(str(out), 3, 9)
+    )
     return open_checkpoint(out / "checkpoints/step-3")
 
 
 def groups_after(one: Task, plan: str, saved: Checkpoint) -> list[dict[str, Any]]:
     """The settings of each group once a run has gone on from a checkpoint."""
     graph, machines = capture(one), cluster_of(2)
-    states, _ = train_in_process(one, graph, call(plan, graph, machines), machines, STEPS, saved=saved)
+    states, _ = train_in_process(Workload(one, graph), call(plan, graph, machines), machines, STEPS, saved=saved)
     return [group for state in states.values() for own in state.optimizer.values() for group in own.param_groups]
 
 

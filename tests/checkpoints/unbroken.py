@@ -11,6 +11,7 @@ from partita.cluster.cluster import Cluster
 from partita.graph.graph import Graph
 from partita.plan.plan import Plan
 from partita.runs.assembly import train_in_process
+from partita.runtime.workload import Workload
 from partita.task import Task
 
 
@@ -21,7 +22,9 @@ def check_unbroken(
     rank and the losses are the same bits."""
 
     def trained(**more: object) -> list[bytes]:
-        states, losses = train_in_process(task, graph, plan, machines, 9, keyed=True, precision="fp64", **more)
+        states, losses = train_in_process(
+            Workload(task, graph, keyed=True, precision="fp64"), plan, machines, 9, **more
+        )
         return [s.parameter[b].numpy().tobytes() for s in states.values() for b in s.parameter] + [str(losses).encode()]
 
     unbroken = trained(keep=SavePolicy(str(out), 2, 9))

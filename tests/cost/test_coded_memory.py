@@ -32,6 +32,7 @@ from partita.runtime.beside import LaneRun
 from partita.runtime.leg import Interval
 from partita.runtime.rank import Rank
 from partita.runtime.worker import lanes
+from partita.runtime.workload import Workload
 from partita.searches.codings import codable, held_bytes
 from partita.searches.fit import fit_of
 from partita.searches.space import space_of
@@ -83,13 +84,14 @@ def allocated(text: str) -> list[int]:
     """Peak live bytes of each rank's steady rounds, which one thread carries out in turns."""
     gc.collect()  # what another plan's ranks held must not go meanwhile
     task, (graph, program), rendezvous = wide(), lowered(text), Rendezvous()
+    work = Workload(task, graph)
     interval, values, turns = Interval(program.drain + 2), initial(task, 0)[1], [(0, 0)]
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen:
         ranks = []
         for rank in range(program.size):
             turns.append((time.time_ns(), rank))
-            state = carry_over(graph, program, rank, task, values, None, "cpu")
-            ranks.append(make_rank(task, graph, program, rank, state, InProcess(rank, rendezvous), seed=0))
+            state = carry_over(work, program, rank, values, None)
+            ranks.append(make_rank(work, program, rank, state, InProcess(rank, rendezvous)))
         take_turns(ranks, interval, turns)
         steady = time.time_ns()
         for one in ranks:

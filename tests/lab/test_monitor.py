@@ -12,7 +12,7 @@ from partita.recipes.catalogue import call
 from partita.runs import assembly
 from partita.runs.checksums import FIRST, ChecksumReporter
 from partita.runtime.rank import Rank
-from partita.task import Task
+from partita.runtime.workload import Workload
 from tests.captures import capture
 from tests.program.test_verify import program_of
 from tests.small import cluster_of, perceptron
@@ -51,8 +51,8 @@ def test_all_ranks_say_the_same_of_weights_that_are_whole(
     machines, said = cluster_of(3), dict[int, list[dict[str, object]]]()
     make_rank = assembly.make_rank
 
-    def listened(task: Task, graph: Graph, program: object, rank: int, *given: object, **named: object) -> Rank:
-        made = make_rank(task, graph, program, rank, *given, **named)  # type: ignore[arg-type]
+    def listened(work: Workload, program: object, rank: int, *given: object, **named: object) -> Rank:
+        made = make_rank(work, program, rank, *given, **named)  # type: ignore[arg-type]
         made.round_ends = ChecksumReporter(made, said.setdefault(rank, []).append)
         return made
 
@@ -60,7 +60,7 @@ def test_all_ranks_say_the_same_of_weights_that_are_whole(
     made = call(plan, graph, machines)
     for order in range(3):
         said.clear()
-        assembly.train_in_process(perceptron(), graph, made, machines, 2 * FIRST, order=order)
+        assembly.train_in_process(Workload(perceptron(), graph), made, machines, 2 * FIRST, order=order)
         workers = [said[rank] for rank in last_program(graph, made, machines).role_of if said[rank]]
         assert all(any(bool(one["weights"]) for one in each) is speaks for each in workers)
         if speaks:

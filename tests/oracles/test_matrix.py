@@ -23,6 +23,7 @@ from partita.oracles.reference import shares_of
 from partita.recipes.catalogue import call
 from partita.runs.assembly import train_in_process
 from partita.runtime.leg import Leg, legs
+from partita.runtime.workload import Workload
 from partita.task import Task
 from partita.tracing.draws import sample_dims
 from tests.captures import capture
@@ -71,7 +72,7 @@ def gap(name: str, text: str, size: int) -> float:
     machines = cluster_of(size)
     plan = call(text, graph, machines)
     parts = legs(graph, plan, machines, steps_of(name))
-    states, _ = train_in_process(task, graph, plan, machines, steps_of(name), precision="fp64", keyed=True)
+    states, _ = train_in_process(Workload(task, graph, precision="fp64", keyed=True), plan, machines, steps_of(name))
     return difference(gathered(parts[0].program, states), one_process(name, parts))
 
 

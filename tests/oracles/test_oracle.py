@@ -25,6 +25,7 @@ from partita.runtime.leg import legs
 from partita.runtime.rank import Rank
 from partita.runtime.serving import CORRECTIONS
 from partita.runtime.state import State
+from partita.runtime.workload import Workload
 from partita.task import Task
 from tests.captures import capture
 from tests.small import cluster_of, perceptron
@@ -87,7 +88,7 @@ def test_fifty_steps_are_the_formulas(rule: str) -> None:
     task, machines = replace(perceptron(), optimizer=optimizer), cluster_of(1)
     graph, theirs = capture(task, precision="fp64"), by_formula(formula, 50)
     for plan in ("single", *["single(microbatches=3)"] * (rule == "momentum")):
-        states, _ = train_in_process(task, graph, call(plan, graph, machines), machines, 50, precision="fp64")
+        states, _ = train_in_process(Workload(task, graph, precision="fp64"), call(plan, graph, machines), machines, 50)
         assert difference(states[0].leaves, theirs) <= TOLERANCE
     assert difference(by_formula(adam if rule == "sgd" else plain, 50), theirs) > 1e-3
 
@@ -111,7 +112,9 @@ def test_replicas_have_the_same_bits_after_every_step(plan: str, size: int, monk
     """DP-02: twenty steps of plain SGD end at the oracle (1e-12); DP-30 with them: after every step all are alike."""
     task, machines = replace(perceptron(), optimizer=RULES["sgd"][1]), cluster_of(size)
     graph, seen = capture(task, precision="fp64"), hashed(monkeypatch)
-    states, _ = train_in_process(task, graph, call(plan, graph, machines), machines, 20, precision="fp64", order=size)
+    states, _ = train_in_process(
+        Workload(task, graph, precision="fp64"), call(plan, graph, machines), machines, 20, order=size
+    )
     assert len({round for _, round in seen}) >= 20
     assert all(len(each) == 1 for each in seen.values())
     if plan.startswith("ddp"):
@@ -142,7 +145,7 @@ def rolled(plan: str, rate: float, steps: int) -> tuple[dict[int, State], list[f
     task, machines = bowl(rate), cluster_of(2)
     graph = capture(task, precision="fp64")
     states, losses = train_in_process(
-        task, graph, call(plan, graph, machines), machines, steps, precision="fp64", settle=False
+        Workload(task, graph, precision="fp64"), call(plan, graph, machines), machines, steps, settle=False
     )
     return states, [(2 * losses[t]) ** 0.5 for t in range(steps)]
 
@@ -170,7 +173,7 @@ def test_a_width_of_one_is_lockstep() -> None:
     task, machines = perceptron(), cluster_of(3)
     graph = capture(task)
     ends = [
-        train_in_process(task, graph, call(plan, graph, machines), machines, 5)[0][0].leaves
+        train_in_process(Workload(task, graph), call(plan, graph, machines), machines, 5)[0][0].leaves
         for plan in ("ddp(bucket_bytes=200,first_bucket_bytes=200)", "pipe_sgd(staleness=0,bucket_bytes=200)")
     ]
     assert difference(*ends) <= 1e-6
@@ -234,7 +237,12 @@ def test_with_the_true_curvature_no_delay_is_left(monkeypatch: pytest.MonkeyPatc
 
     def ended(plan: str) -> float:
         states, _ = train_in_process(
-            task, graph, call(plan, graph, machines), machines, turns, precision="fp64", order=5, slow={1: 0.1}
+            Workload(task, graph, precision="fp64"),
+            call(plan, graph, machines),
+            machines,
+            turns,
+            order=5,
+            slow={1: 0.1},
         )
         outboxes = states[workers].outbox
         assert sum(box.numel() for box in outboxes.values()) == workers * states[workers].leaves["w"].numel()

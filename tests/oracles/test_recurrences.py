@@ -15,6 +15,7 @@ from partita.recipes.catalogue import call
 from partita.runs.assembly import train_in_process
 from partita.runtime.feed import Feed
 from partita.runtime.state import State
+from partita.runtime.workload import Workload
 from partita.task import Task
 from tests.captures import capture
 from tests.small import Line, Numbers, cluster_of
@@ -35,7 +36,9 @@ def states_of(text: str, *, servers: int = 0, **more: Any) -> dict[int, State]:
         optimizer=lambda parameters: torch.optim.SGD(parameters, lr=RATE),
     )  # fmt: skip
     graph, machines = capture(task, precision="fp64"), cluster_of(SIZE + servers)
-    return train_in_process(task, graph, call(text, graph, machines), machines, STEPS, precision="fp64", **more)[0]
+    return train_in_process(
+        Workload(task, graph, precision="fp64"), call(text, graph, machines), machines, STEPS, **more
+    )[0]
 
 
 def ended(text: str, *, settle: bool = False) -> torch.Tensor:

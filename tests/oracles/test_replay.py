@@ -25,6 +25,7 @@ from partita.runtime.leg import legs
 from partita.runtime.rank import Rank
 from partita.runtime.serving import CORRECTIONS, apply
 from partita.runtime.state import State, rows
+from partita.runtime.workload import Workload
 from partita.task import Task
 from tests.captures import capture
 from tests.small import cluster_of, perceptron
@@ -96,7 +97,12 @@ class Run:
         self.plan: Plan = call(plan, self.graph, self.machines)
         self.program = last_program(self.graph, self.plan, self.machines)
         self.states: dict[int, State] = train_in_process(
-            self.task, self.graph, self.plan, self.machines, steps, precision="fp64", keyed=True, order=order, slow=slow
+            Workload(self.task, self.graph, precision="fp64", keyed=True),
+            self.plan,
+            self.machines,
+            steps,
+            order=order,
+            slow=slow,
         )[0]
         self.ledger = ledger_of(self.states)
         self.weights = gathered(self.program, self.states)

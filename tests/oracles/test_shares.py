@@ -20,6 +20,7 @@ from partita.recipes.catalogue import call
 from partita.runs.assembly import train_in_process
 from partita.runtime.feed import Feed
 from partita.runtime.state import State
+from partita.runtime.workload import Workload
 from partita.task import Task
 from tests.captures import capture
 from tests.small import cluster_of, perceptron
@@ -38,7 +39,7 @@ def states_of(task: Task, plan: str, steps: int = STEPS) -> dict[int, State]:
     shared = plan == "hogwild"
     machines = Cluster.load(f"local:{WORKERS}") if shared else cluster_of(WORKERS + (plan != "ddp"))
     graph = capture(task, precision="fp64")
-    return train_in_process(task, graph, call(plan, graph, machines), machines, steps, precision="fp64")[0]
+    return train_in_process(Workload(task, graph, precision="fp64"), call(plan, graph, machines), machines, steps)[0]
 
 
 def first_of(task: Task) -> dict[str, torch.Tensor]:
@@ -114,7 +115,7 @@ def test_a_step_is_the_mean_over_the_accepted_samples_of_unequal_parts(order: in
     task, machines = task_of(partial(SGD, lr=0.1), 7), cluster_of(4)
     graph = capture(task, precision="fp64")
     plan = call("backup_workers", graph, machines)
-    states, _ = train_in_process(task, graph, plan, machines, 1, precision="fp64", order=order)
+    states, _ = train_in_process(Workload(task, graph, precision="fp64"), plan, machines, 1, order=order)
     parts, one = [(0, 2), (2, 2), (4, 3)], fresh(task, seed=0, precision="fp64")
     taken = [parts[worker] for worker in sorted(merge.worker for merge in ledger_of(states))]
     assert len(taken) == 2
@@ -135,7 +136,7 @@ def test_workers_that_keep_some_of_their_own_meet_at_the_end() -> None:
     task, machines = task_of(partial(SGD, lr=0.1)), cluster_of(WORKERS)
     graph = capture(task, precision="fp64")
     plan = call("diloco(period=2,keep=0.5)", graph, machines)
-    states, _ = train_in_process(task, graph, plan, machines, 5, precision="fp64", settle=True)
+    states, _ = train_in_process(Workload(task, graph, precision="fp64"), plan, machines, 5, settle=True)
     assert all(difference(states[0].leaves, states[rank].leaves) == 0.0 for rank in range(WORKERS))
 
 

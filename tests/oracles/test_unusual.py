@@ -21,6 +21,7 @@ from partita.errors import TaskError
 from partita.oracles.check import TOLERANCE, checked
 from partita.recipes.catalogue import call
 from partita.runs.assembly import train_in_process
+from partita.runtime.workload import Workload
 from partita.task import Task
 from tests.captures import capture
 from tests.small import cluster_of
@@ -127,7 +128,7 @@ def test_a_schedule_goes_on_where_it_was(tmp_path: Path) -> None:
     task, machines = of(layers, schedule=Halving), cluster_of(2)
     graph = capture(task)
     plan = call("ddp", graph, machines)
-    run = partial(train_in_process, task, graph, plan, machines, seed=1)
+    run = partial(train_in_process, Workload(task, graph, seed=1), plan, machines)
     whole, _ = run(6)
     run(3, keep=SavePolicy(str(tmp_path), 3))
     again, _ = run(6, saved=open_checkpoint(place_of(tmp_path, 3)))

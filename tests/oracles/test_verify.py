@@ -14,6 +14,7 @@ from torch import nn
 from partita.oracles.check import TOLERANCE, checked, difference
 from partita.recipes.catalogue import call
 from partita.runs.assembly import train_in_process
+from partita.runtime.workload import Workload
 from partita.task import Task
 from partita.zoo.tasks import classify
 from tests.captures import capture
@@ -57,7 +58,7 @@ def test_however_many_buckets_the_weights_are_the_same() -> None:
         for order in ("fifo", "priority"):
             text = f"ddp(bucket_bytes={size},first_bucket_bytes={size},order={order})"
             plan = call(text, graph, machines)
-            states, _ = train_in_process(task, graph, plan, machines, 5, precision="fp64", order=size)
+            states, _ = train_in_process(Workload(task, graph, precision="fp64"), plan, machines, 5, order=size)
             ends.append(states[0].leaves)
     assert all(difference(end, ends[0]) <= 1e-12 for end in ends)
 

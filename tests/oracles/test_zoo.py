@@ -13,6 +13,7 @@ import torch
 from partita.oracles.check import TOLERANCE, checked
 from partita.recipes.catalogue import call
 from partita.runs.assembly import train_in_process
+from partita.runtime.workload import Workload
 from partita.task import Task
 from partita.zoo.convolutional import AlexNet, Vgg16
 from partita.zoo.data import Image, Synthetic
@@ -50,6 +51,6 @@ def test_samples_that_are_drawn_are_the_same_in_every_precision() -> None:
     for precision in ("fp32", "fp64"):
         graph, machines = capture(task, precision=precision), cluster_of(2)
         plan = call("ddp", graph, machines)
-        losses[precision] = train_in_process(task, graph, plan, machines, 1, precision=precision)[1][0]
+        losses[precision] = train_in_process(Workload(task, graph, precision=precision), plan, machines, 1)[1][0]
     assert losses["fp32"] == pytest.approx(losses["fp64"], rel=1e-5)
     assert torch.get_default_dtype() is torch.float32

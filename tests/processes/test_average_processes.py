@@ -15,6 +15,7 @@ from partita.graph.graph import Graph
 from partita.lab.rehearsal import Rehearsal
 from partita.recipes.catalogue import call
 from partita.runs.assembly import train_in_process
+from partita.runtime.workload import Workload
 from tests.small import perceptron
 
 TASK = "tests/small.py:perceptron"
@@ -47,7 +48,7 @@ def test_processes_end_where_one_process_ends(crew: Rehearsal, graph: Graph, tex
     plan = call(text, graph, crew.cluster)
     whole, part = tmp_path / "whole", tmp_path / "part"
     done = crew.train(plan, steps=STEPS, keep=SavePolicy(str(whole), 4, 9))
-    states, losses = train_in_process(perceptron(), graph, plan, crew.cluster, STEPS)
+    states, losses = train_in_process(Workload(perceptron(), graph), plan, crew.cluster, STEPS)
     weights = load_file(done.weights)
     for name, weight in weights.items():
         torch.testing.assert_close(weight, states[0].leaves[name], rtol=1e-4, atol=1e-6)

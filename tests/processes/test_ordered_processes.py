@@ -15,6 +15,7 @@ from partita.lab.rehearsal import Rehearsal
 from partita.oracles.check import TOLERANCE, difference
 from partita.recipes.catalogue import call
 from partita.runs.assembly import train_in_process
+from partita.runtime.workload import Workload
 from partita.task import Task
 from tests.processes.broad import broad
 from tests.processes.doubled import doubled
@@ -49,7 +50,7 @@ def off_one_process(crew: Rehearsal, task: Task, graph: Graph, text: str, place:
     """How far the weights of a run are from those of one process."""
     done = crew.train(call(text, graph, crew.cluster), steps=STEPS, keep=SavePolicy(str(place), 0, 1))
     single = api.cluster_of("local:1")
-    states, _ = train_in_process(task, graph, call("single", graph, single), single, STEPS)
+    states, _ = train_in_process(Workload(task, graph), call("single", graph, single), single, STEPS)
     weights = load_file(done.weights)
     return difference(weights, {name: states[0].leaves[name] for name in weights})
 

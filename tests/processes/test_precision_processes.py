@@ -15,6 +15,7 @@ from partita.cost.rings import collective_bytes
 from partita.lowering.lower import last_program
 from partita.program.instruction import Collective
 from partita.runs.assembly import train_in_process
+from partita.runtime.workload import Workload
 from partita.task import Task, load_task
 from partita.zoo.tasks import built_in
 from tests.processes.crews import Crews
@@ -30,7 +31,7 @@ def test_two_processes_end_with_the_bits_of_one(crews: Crews, plan: str, tmp_pat
     """A sum of two does not depend on who adds; a run in two legs ends there as well."""
     crew, keep = crews(TASK, "local:2"), SavePolicy(str(tmp_path), 3)
     made = api.plan_of(plan, crew.graph, crew.cluster)
-    states, _ = train_in_process(load_task(TASK), crew.graph, made, crew.cluster, 5, seed=crew.seed)
+    states, _ = train_in_process(Workload(load_task(TASK), crew.graph, seed=crew.seed), made, crew.cluster, 5)
     crew.train(made, steps=3, keep=keep)
     ran = crew.train(made, steps=5, keep=keep, resume=str(place_of(tmp_path, 3)), since=3)
     for name, weight in load_file(ran.weights).items():
@@ -78,7 +79,9 @@ def test_a_task_is_trained_in_its_own_precision(crews: Crews, name: str, dtype: 
     """Model and samples, which come as fp32; also samples that are drawn while others are computed with."""
     crew = crews(f"{__file__}:{name}", "local:2")
     plan = api.plan_of("ddp(microbatches=2)", crew.graph, crew.cluster)
-    states, _ = train_in_process(load_task(f"{__file__}:{name}"), crew.graph, plan, crew.cluster, 5, seed=crew.seed)
+    states, _ = train_in_process(
+        Workload(load_task(f"{__file__}:{name}"), crew.graph, seed=crew.seed), plan, crew.cluster, 5
+    )
     weights = load_file(crew.train(plan, steps=5, keep=SavePolicy(str(tmp_path))).weights)
     assert {weight.dtype for weight in weights.values()} == {dtype}
     assert all(torch.equal(states[0].leaves[name], weight) for name, weight in weights.items())

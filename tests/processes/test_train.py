@@ -24,6 +24,7 @@ from partita.plan.sync import Sync
 from partita.recipes.catalogue import call
 from partita.report.record import read_record
 from partita.runs.assembly import train_in_process
+from partita.runtime.workload import Workload
 from partita.task import Task
 from tests.processes.crews import SEED, Crews
 
@@ -142,7 +143,7 @@ def test_sums_of_stages_in_processes(crews: Crews, wire: str, tmp_path: Path) ->
 def train_and_compare_with_one_process(crew: Rehearsal, text: str, out: Path) -> None:
     made = call(text, crew.graph, crew.cluster)
     done = crew.train(made, steps=4, keep=SavePolicy(str(out)))
-    states, _ = train_in_process(api.load(crew.task), crew.graph, made, crew.cluster, 4, seed=crew.seed)
+    states, _ = train_in_process(Workload(api.load(crew.task), crew.graph, seed=crew.seed), made, crew.cluster, 4)
     ours = gathered(last_program(crew.graph, made, crew.cluster), states)
     for name, weight in load_file(done.weights).items():
         assert torch.allclose(weight, ours[name], rtol=1e-4, atol=1e-6), name

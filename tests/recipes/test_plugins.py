@@ -40,6 +40,7 @@ from partita.lowering.lower import last_program
 from partita.recipes.catalogue import call
 from partita.oracles.check import checked
 from partita.runs.assembly import train_in_process
+from partita.runtime.workload import Workload
 from partita.simulator.simulate import simulate
 from tests.priced import batches_of, priced
 from tests.small import cluster_of, perceptron
@@ -51,7 +52,7 @@ program = last_program(graph, plan, machines)
 costs = priced(graph, machines, batches_of(program))
 plain = last_program(graph, call("ddp(bucket_bytes=300)", graph, machines), machines)
 found = checked(task, lambda graph: call(text, graph, machines), machines, steps=5)
-_, losses = train_in_process(task, graph, plan, machines, 30)
+_, losses = train_in_process(Workload(task, graph), plan, machines, 30)
 print(json.dumps({
     "phases": [phase.steps for phase in plan.before], "semantics": found["semantics"],
     "difference": found["max_difference"], "loss": [losses[0], losses[29]],

@@ -25,6 +25,7 @@ from partita.runs.assembly import initial, make_rank
 from partita.runtime.leg import Interval
 from partita.runtime.state import make_state
 from partita.runtime.worker import drive
+from partita.runtime.workload import Workload
 from partita.tracing.capture import capture
 from partita.transport.processes import Processes
 from tests.ranks import forked
@@ -62,7 +63,7 @@ def main(rank: int, world: int, store: str, out: str) -> None:
     program = arriving(graph, world - 1)
     values = initial(task, 0)[1]
     state = make_state(graph, program, program.role_of[rank], task, values, "cpu", rank)
-    made = make_rank(task, graph, program, rank, state, Processes(rank), seed=0)
+    made = make_rank(Workload(task, graph), program, rank, state, Processes(rank))
     drive(made, Interval(ROUNDS), lambda _: True, 60.0)
     dist.barrier()
     if rank == 0:

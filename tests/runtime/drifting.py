@@ -15,6 +15,7 @@ from partita.runtime.interleaving import advance
 from partita.runtime.leg import Interval
 from partita.runtime.rank import Rank
 from partita.runtime.state import make_state
+from partita.runtime.workload import Workload
 from partita.task import Task
 from partita.transport.inprocess import InProcess, Rendezvous
 from tests.small import cluster_of
@@ -25,7 +26,7 @@ def drifting(task: Task, graph: Graph, plan: Plan, rounds: int, own: bool = True
     keep begins as their `own` weights, or as the same for all."""
     still = replace(task, optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.0))
     program, rendezvous = last_program(graph, plan, cluster_of(plan.mesh.size + own_servers(plan))), Rendezvous()
-    values = initial(still, 0, "fp64")[1]
+    work, values = Workload(still, graph, precision="fp64"), initial(still, 0, "fp64")[1]
     ranks, draw = [], torch.Generator().manual_seed(3)
     for r in range(program.size):
         state = make_state(graph, program, program.role_of[r], still, values, "cpu", r)
@@ -34,7 +35,7 @@ def drifting(task: Task, graph: Graph, plan: Plan, rounds: int, own: bool = True
             flat.copy_(torch.randn(flat.shape, generator=draw, dtype=flat.dtype))
             if (Space.ANCHOR, bucket.name) in state.kept and own:
                 state.kept[Space.ANCHOR, bucket.name].copy_(flat)
-        ranks.append(make_rank(still, graph, program, r, state, InProcess(r, rendezvous), seed=0, precision="fp64"))
+        ranks.append(make_rank(work, program, r, state, InProcess(r, rendezvous)))
     began = weights(ranks)
     if rounds:
         advance(ranks, Interval(rounds), rounds)

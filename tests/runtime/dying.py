@@ -20,6 +20,7 @@ from partita.runtime.membership import begin_without, finished_before, mark_back
 from partita.runtime.rank import Rank
 from partita.runtime.state import State
 from partita.runtime.worker import lanes
+from partita.runtime.workload import Workload
 from partita.task import Task
 from partita.transport.inprocess import InProcess, Rendezvous
 from tests.captures import capture
@@ -49,6 +50,7 @@ class Dying:
         self.task, self.machines, self.left = task, cluster_of(size), list(deaths)
         self.told = told
         self.graph = GRAPH
+        self.work = Workload(task, GRAPH, precision="fp64", keyed=True)
         plan = call(text, self.graph, self.machines)
         self.program: Program = last_program(self.graph, plan, self.machines)
         self.legs = legs(self.graph, plan, self.machines, steps)
@@ -71,11 +73,8 @@ class Dying:
 
     def _rank(self, leg: Leg, r: int) -> Rank:
         program = leg.program
-        state = carry_over(self.graph, program, r, self.task, self.values, self.states.get(r), "cpu")
-        rank = make_rank(
-            self.task, self.graph, program, r, state, InProcess(r, self.rendezvous), seed=0, first_step=leg.step,
-            precision="fp64", keyed=True,
-        )  # fmt: skip
+        state = carry_over(self.work, program, r, self.values, self.states.get(r))
+        rank = make_rank(self.work, program, r, state, InProcess(r, self.rendezvous), first_step=leg.step)
         rank.spare, rank.away, self.states[r] = self.spare, {*self.away}, rank.state
         begin_without(rank)
         return rank

@@ -21,6 +21,7 @@ from partita.runs.assembly import train_in_process
 from partita.runtime.device import Clock
 from partita.runtime.feed import Feed
 from partita.runtime.state import State
+from partita.runtime.workload import Workload
 from partita.tracing.capture import capture
 from tests.small import perceptron
 
@@ -56,7 +57,7 @@ def main() -> None:
             plan = api.plan_of(text, graph, cluster)
             try:
                 with FakeTensorMode(allow_non_fake_inputs=True):
-                    states, _ = train_in_process(task, graph, plan, cluster, 3, device="card:0")
+                    states, _ = train_in_process(Workload(task, graph, device="card:0"), plan, cluster, 3)
                 found = set().union(*map(places, states.values()))
                 print(text, *sorted(found), flush=True)
             except Exception as error:

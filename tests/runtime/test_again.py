@@ -19,6 +19,7 @@ from partita.plan.plan import Plan
 from partita.recipes.catalogue import RECIPES, call
 from partita.runs.assembly import train_in_process
 from partita.runs.session import Job, Session
+from partita.runtime.workload import Workload
 from partita.task import Task
 from tests.captures import capture
 from tests.oracles.promises import kept
@@ -40,7 +41,7 @@ def leaves(name: str, plan: Plan, size: int = 1) -> dict[str, torch.Tensor]:
     """Parameters and buffers after two steps, with torch's own random numbers."""
     task, graph = model(name)
     torch.manual_seed(5)
-    states, _ = train_in_process(task, graph, plan, cluster_of(size), 2, seed=3)
+    states, _ = train_in_process(Workload(task, graph, seed=3), plan, cluster_of(size), 2)
     return states[0].leaves
 
 

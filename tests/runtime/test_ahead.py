@@ -23,6 +23,7 @@ from partita.runtime.rank import Rank
 from partita.runtime.segment import compile_segment, key, last_reads
 from partita.runtime.state import constant_of
 from partita.runtime.waits import arrived
+from partita.runtime.workload import Workload
 from partita.tracing.capture import capture
 from partita.tracing.draws import Draws
 from partita.transport.inprocess import InProcess, Rendezvous
@@ -61,10 +62,10 @@ def graph() -> Graph:
 def test_what_may_come_is_asked_for(graph: Graph, plan: str, order: int) -> None:
     task, machines = perceptron(), cluster_of(3)
     program = program_by(plan, graph, machines)
-    rendezvous, start = Rendezvous(), initial(task, 0)[1]
-    states = [carry_over(graph, program, r, task, start, None, "cpu") for r in range(program.size)]
+    work, rendezvous, start = Workload(task, graph), Rendezvous(), initial(task, 0)[1]
+    states = [carry_over(work, program, r, start, None) for r in range(program.size)]
     ways = [Asking(r, rendezvous) for r in range(program.size)]
-    ranks = [make_rank(task, graph, program, r, states[r], ways[r], seed=0) for r in range(program.size)]
+    ranks = [make_rank(work, program, r, states[r], ways[r]) for r in range(program.size)]
     for way, rank in zip(ways, ranks, strict=True):
         way.me.append(rank)
     advance(ranks, Interval(3), order, None)
@@ -76,8 +77,9 @@ def test_each_of_many_is_looked_at_once(graph: Graph, monkeypatch: pytest.Monkey
     """A lane of n Receives went through all behind each: n x n looks in a round."""
     task, machines = perceptron(), cluster_of(3)
     program = program_by("ps_sync(bucket_bytes=4)", graph, machines)
-    state = carry_over(graph, program, 0, task, initial(task, 0)[1], None, "cpu")
-    rank = make_rank(task, graph, program, 0, state, InProcess(0, Rendezvous()), seed=0)
+    work = Workload(task, graph)
+    state = carry_over(work, program, 0, initial(task, 0)[1], None)
+    rank = make_rank(work, program, 0, state, InProcess(0, Rendezvous()))
     pulls = [i for i in rank.role.instructions if isinstance(i.act, Receive)]
     rank.board.done = dict.fromkeys((i.name for i in rank.role.instructions if i not in pulls), 1)
     asked, may = list[str](), Ahead._may

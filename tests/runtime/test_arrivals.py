@@ -16,6 +16,7 @@ from partita.runtime.interleaving import advance
 from partita.runtime.leg import Interval
 from partita.runtime.rank import Rank
 from partita.runtime.state import make_state
+from partita.runtime.workload import Workload
 from partita.transport.inprocess import InProcess, Rendezvous
 from tests.captures import capture
 from tests.runtime.arrivals import ROUNDS, arriving
@@ -32,7 +33,7 @@ def in_process(order: int, slow: dict[int, float]) -> tuple[dict[str, torch.Tens
     ranks: list[Rank] = []
     for r in range(program.size):
         state = make_state(graph, program, program.role_of[r], task, values, "cpu", r)
-        ranks.append(make_rank(task, graph, program, r, state, InProcess(r, rendezvous), seed=0))
+        ranks.append(make_rank(Workload(task, graph), program, r, state, InProcess(r, rendezvous)))
     advance(ranks, Interval(ROUNDS), order, slow, record=lambda _: True)
     taken = [span for span in ranks[-1].spans if span.kind == "Receive"]
     return {name: ranks[0].state.leaves[name] for name in values}, [(span.name, span.round) for span in taken]
@@ -41,7 +42,9 @@ def in_process(order: int, slow: dict[int, float]) -> tuple[dict[str, torch.Tens
 def lockstep() -> dict[str, torch.Tensor]:
     task, machines = perceptron(), cluster_of(4)
     graph = capture(task)
-    states, _ = train_in_process(task, graph, call("ps_sync(bucket_bytes=400)", graph, machines), machines, ROUNDS)
+    states, _ = train_in_process(
+        Workload(task, graph), call("ps_sync(bucket_bytes=400)", graph, machines), machines, ROUNDS
+    )
     return states[0].leaves
 
 

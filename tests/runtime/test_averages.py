@@ -22,6 +22,7 @@ from partita.program.program import Program
 from partita.program.space import Space
 from partita.recipes.catalogue import call
 from partita.runs.assembly import train_in_process
+from partita.runtime.workload import Workload
 from partita.simulator.simulate import simulate
 from partita.task import Task
 from tests.captures import capture
@@ -42,7 +43,7 @@ def ended(
 ) -> dict[str, torch.Tensor]:
     machines = cluster_of(size)
     plan = call(text, graph, machines)
-    states, _ = train_in_process(task, graph, plan, machines, steps, precision="fp64", keyed=True, **more)
+    states, _ = train_in_process(Workload(task, graph, precision="fp64", keyed=True), plan, machines, steps, **more)
     return {parameter.name: states[0].leaves[parameter.name] for parameter in graph.parameters}
 
 
@@ -200,7 +201,7 @@ def test_the_mean_varies_less_than_a_worker() -> None:
         fresh.y = torch.randint(0, 3, (len(fresh),), generator=draw)
         here = replace(task, data=fresh)
         plan = call("parallel_sgd", captured, machines)
-        states, _ = train_in_process(here, captured, plan, machines, 6, precision="fp64", settle=False)
+        states, _ = train_in_process(Workload(here, captured, precision="fp64"), plan, machines, 6, settle=False)
         alone.append(states[seed % 4].leaves["row"])
         mean.append(torch.stack([state.leaves["row"] for state in states.values()]).mean(0))
     ratio = float(torch.stack(mean).var(0).sum() / torch.stack(alone).var(0).sum())

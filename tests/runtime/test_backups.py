@@ -18,6 +18,7 @@ from partita.runtime.interleaving import advance
 from partita.runtime.leg import Interval, legs
 from partita.runtime.rank import Rank
 from partita.runtime.state import make_state
+from partita.runtime.workload import Workload
 from partita.transport.inprocess import InProcess, Rendezvous
 from partita.transport.transport import Pending
 from tests.captures import capture
@@ -65,11 +66,12 @@ def test_a_worker_that_reads_one_bucket_late_adds_to_none(first: int, other: int
     graph = capture(task, precision="fp64")
     plan = call("backup_workers(bucket_bytes=400)", graph, machines)
     program, rendezvous, values = last_program(graph, plan, machines), Rendezvous(), initial(task, 0, "fp64")[1]
+    work = Workload(task, graph, precision="fp64", keyed=True)
     names, ranks, gates = [b.name for b in program.trained], list[Rank](), dict[Place, Callable[[], bool]]()
     for r in range(program.size):
         state = make_state(graph, program, program.role_of[r], task, values, "cpu", r)
         transport = Delayed(r, rendezvous, gates if r == SERVER else {})
-        ranks.append(make_rank(task, graph, program, r, state, transport, seed=0, precision="fp64", keyed=True))
+        ranks.append(make_rank(work, program, r, state, transport))
     done = ranks[SERVER].board.done
     gates[f"{names[first]}.down", LATE, 0] = lambda: done.get(f"E{first}", 0) > 2
     gates[f"{names[other]}.up", 1, 2] = lambda: done.get(f"U{other}.{LATE}", 0) > 2

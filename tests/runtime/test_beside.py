@@ -25,6 +25,7 @@ from partita.runtime.leg import Interval
 from partita.runtime.rank import Rank
 from partita.runtime.values import MessageGroup
 from partita.runtime.worker import drive
+from partita.runtime.workload import Workload
 from partita.task import Task
 from partita.transport.inprocess import InProcess, Rendezvous
 from partita.transport.transport import Pending
@@ -108,10 +109,10 @@ def graph(task: Task) -> Graph:
 
 
 def ranks_of(task: Task, graph: Graph, program: Program, post: Post) -> Iterator[Rank]:
-    values = initial(task, 0)[1]
+    work, values = Workload(task, graph), initial(task, 0)[1]
     for r in range(program.size):
-        state = carry_over(graph, program, r, task, values, None, "cpu")
-        yield make_rank(task, graph, program, r, state, Posting(r, post), seed=0)
+        state = carry_over(work, program, r, values, None)
+        yield make_rank(work, program, r, state, Posting(r, post))
 
 
 def driven(ranks: list[Rank], rounds: int) -> None:
@@ -138,7 +139,7 @@ def test_messages_wake_nobody_on_their_way(task: Task, graph: Graph, plan: str) 
         assert post.threads["sends", rank.rank] == {f"leads {rank.rank}"}
         if plan in STAGED:
             assert post.threads["waits", rank.rank] == {f"leads {rank.rank}"}
-    states, _ = train_in_process(task, graph, made, machines, ROUNDS)
+    states, _ = train_in_process(Workload(task, graph), made, machines, ROUNDS)
     for rank, state in zip(ranks, states.values(), strict=True):
         assert rank.board.failure is None
         assert not rank.early
@@ -161,14 +162,11 @@ def test_a_rank_is_freed_with_its_last_name(task: Task, graph: Graph) -> None:
     """Not when garbage is collected, which may be in the middle of the next run."""
     machines = cluster_of(2)
     program = program_by("one_f_one_b(microbatches=4)", graph, machines)
-    rendezvous, values = Rendezvous(), initial(task, 0)[1]
+    work, rendezvous, values = Workload(task, graph), Rendezvous(), initial(task, 0)[1]
     ranks = [
-        make_rank(
-            task, graph, program, r, carry_over(graph, program, r, task, values, None, "cpu"),
-            InProcess(r, rendezvous), seed=0,
-        )
+        make_rank(work, program, r, carry_over(work, program, r, values, None), InProcess(r, rendezvous))
         for r in range(2)
-    ]  # fmt: skip
+    ]
     gc.collect()
     gc.disable()
     try:

@@ -24,6 +24,7 @@ from partita.runs.session import Job, Session
 from partita.runs.world import join_world
 from partita.runtime.device import backend_of
 from partita.runtime.draws import DRAWS, attention_backward, attention_forward
+from partita.runtime.workload import Workload
 from partita.task import Task
 from partita.tracing import dropped_attention
 from partita.tracing.capture import capture
@@ -65,7 +66,7 @@ def test_weights_are_those_of_the_processor(name: str, text: str, ranks: int) ->
     graph, cluster, found = capture(task), load_cluster(f"local:{ranks}"), []
     plan = api.plan_of(text, graph, cluster)
     for device in ("cpu", CARD):
-        states, losses = train_in_process(task, graph, plan, cluster, 3, keyed=True, device=device)
+        states, losses = train_in_process(Workload(task, graph, keyed=True, device=device), plan, cluster, 3)
         leaves = {name: leaf.cpu() for state in states.values() for name, leaf in state.leaves.items()}
         found.append([*(leaves[p.name] for p in graph.parameters), torch.tensor([*losses.values()])])
     for mine, theirs in zip(*found, strict=True):

@@ -19,6 +19,7 @@ from partita.runtime.leg import Interval
 from partita.runtime.rank import Rank
 from partita.runtime.state import make_state
 from partita.runtime.worker import lanes
+from partita.runtime.workload import Workload
 from partita.transport.inprocess import InProcess, Rendezvous
 from tests.captures import capture
 from tests.runtime.arrivals import arriving
@@ -176,4 +177,4 @@ def server(many: int = 0, priorities: Sequence[int] = (), any_of: int = 0) -> tu
     role = Role("server", (2,), body, made, keeps="server")
     program = Program("choosing", (role,), whole.segments, whole.buckets, whole.batch)
     state = make_state(graph, program, role, task, initial(task, 0)[1], "cpu", 2)
-    return make_rank(task, graph, program, 2, state, InProcess(2, rendezvous), seed=0), rendezvous
+    return make_rank(Workload(task, graph), program, 2, state, InProcess(2, rendezvous)), rendezvous

@@ -16,6 +16,7 @@ from partita.recipes.catalogue import call
 from partita.runs.assembly import train_in_process
 from partita.runtime import coding
 from partita.runtime.coding import coding_key
+from partita.runtime.workload import Workload
 from partita.simulator.simulate import simulate
 from partita.task import Task
 from partita.wire import schedule
@@ -166,7 +167,7 @@ def test_what_half_precision_has_no_number_for_is_told(plan: str, largest: float
         loss=lambda model, batch: 3 * largest * model(batch[0])[:, 0].mean(),
     )  # fmt: skip
     graph, machines = capture(task), cluster_of(3)
-    trained = partial(train_in_process, task, graph, cluster=machines, steps=1)
+    trained = partial(train_in_process, Workload(task, graph), cluster=machines, steps=1)
     if "ps_sync" in plan and largest < 65504:
         assert trained(plan=call(plan, graph, machines))
         return
@@ -184,7 +185,7 @@ def test_the_replay_can_fail() -> None:
     without = replace(plan, sync=(replace(plan.sync[0], wire=replace(plan.sync[0].wire, codecs=(codec,))),))
     ends = []
     for one in (plan, without):
-        states, _ = train_in_process(task, graph, one, machines, 3, seed=0, precision="fp64")
+        states, _ = train_in_process(Workload(task, graph, precision="fp64"), one, machines, 3)
         ends.append(states[0].leaves)
     assert any(float((ends[0][name] - ends[1][name]).abs().max()) > 1e-6 for name in ends[0])
 
@@ -202,7 +203,7 @@ def test_no_two_messages_are_rounded_alike(plan: str, monkeypatch: pytest.Monkey
     monkeypatch.setattr(coding, "coding_key", noted)
     task, machines = perceptron(), cluster_of(3)
     graph = capture(task)
-    train_in_process(task, graph, call(plan, graph, machines), machines, 4)
+    train_in_process(Workload(task, graph), call(plan, graph, machines), machines, 4)
     assert len(drawn) >= 3 * 4
     assert len(set(drawn)) == len(drawn)
 
@@ -211,7 +212,7 @@ def test_what_is_held_back_differs_by_worker() -> None:
     machines, task = cluster_of(3), perceptron()
     graph = capture(task)
     plan = call("ddp(codec=topk(ratio=0.1))", graph, machines)
-    states, _ = train_in_process(task, graph, plan, machines, 3, seed=0)
+    states, _ = train_in_process(Workload(task, graph), plan, machines, 3)
     held = [states[rank].kept[Space.RESIDUAL, "b0"] for rank in range(3)]
     assert all(float(one.abs().max()) > 0 for one in held)
     assert not held[0].equal(held[1])

@@ -12,6 +12,7 @@ from partita.oracles.lossy import SERVER, Lossy
 from partita.program.space import Space
 from partita.recipes.catalogue import call
 from partita.runs.assembly import train_in_process
+from partita.runtime.workload import Workload
 from partita.simulator.simulate import simulate
 from tests.captures import capture
 from tests.priced import priced, whole_cores
@@ -76,7 +77,9 @@ def test_two_levels_lose_nothing() -> None:
 def test_workers_step_alike_with_a_coded_answer() -> None:
     task, machines = perceptron(), cluster_of(4)
     graph = capture(task)
-    states, _ = train_in_process(task, graph, call("ps_sync(codec=onebit(where=server))", graph, machines), machines, 4)
+    states, _ = train_in_process(
+        Workload(task, graph), call("ps_sync(codec=onebit(where=server))", graph, machines), machines, 4
+    )
     assert all(torch.equal(states[r].leaves[name], leaf) for name, leaf in states[0].leaves.items() for r in (1, 2))
     assert (Space.REST, "b0") in states[3].kept
     assert (Space.RESIDUAL, "b0") in states[0].kept

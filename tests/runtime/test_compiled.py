@@ -16,6 +16,7 @@ from partita.cluster.text import load_cluster
 from partita.plan.plan import COMPILED
 from partita.plan.text import read_plan, write_plan
 from partita.runs.assembly import train_in_process
+from partita.runtime.workload import Workload
 from partita.task import Task
 from tests.captures import capture
 from tests.small import dropping, perceptron
@@ -24,7 +25,7 @@ from tests.small import dropping, perceptron
 def weights(task: Task, plan: Any, ranks: int) -> list[torch.Tensor]:
     """After three steps; dropout's masks are those of seed and sample."""
     graph, cluster = capture(task), load_cluster(f"local:{ranks}")
-    states, _ = train_in_process(task, graph, api.plan_of(plan, graph, cluster), cluster, 3, keyed=True)
+    states, _ = train_in_process(Workload(task, graph, keyed=True), api.plan_of(plan, graph, cluster), cluster, 3)
     return [state.leaves[p.name] for state in states.values() for p in graph.parameters if p.name in state.leaves]
 
 

@@ -16,6 +16,7 @@ from partita.recipes.catalogue import call
 from partita.runs.assembly import train_in_process
 from partita.runtime.acts import ACTS
 from partita.runtime.rank import Rank
+from partita.runtime.workload import Workload
 from tests.acts import Around, Do, around
 from tests.captures import capture
 from tests.small import cluster_of, perceptron
@@ -79,6 +80,6 @@ def test_a_skipped_collective_a_shape_and_an_op_that_do_not_match_are_named(
         monkeypatch.setitem(ACTS, kind, do)
     for order in range(3):
         with pytest.raises(RunError, match=f"rank 1 {sentence}") as found:
-            train_in_process(perceptron(), graph, made, machines, STEPS, order=order)
+            train_in_process(Workload(perceptron(), graph), made, machines, STEPS, order=order)
         assert found.value.rank == 1
         assert found.value.step in (WHEN, WHEN + 1)

@@ -19,6 +19,7 @@ from partita.plan.wire import Codec
 from partita.program.space import Space
 from partita.recipes.catalogue import call
 from partita.runs.assembly import train_in_process
+from partita.runtime.workload import Workload
 from partita.task import Task
 from partita.wire.codec import coded_size
 from tests.captures import capture
@@ -34,7 +35,7 @@ def with_momentum(momentum: float, **more: Any) -> Task:
 
 def weights(task: Task, plan: str) -> dict[str, torch.Tensor]:
     graph, machines = capture(task, precision="fp64"), cluster_of(3)
-    states, _ = train_in_process(task, graph, call(plan, graph, machines), machines, STEPS, precision="fp64")
+    states, _ = train_in_process(Workload(task, graph, precision="fp64"), call(plan, graph, machines), machines, STEPS)
     return states[0].leaves
 
 
@@ -122,7 +123,7 @@ def test_a_worker_bounds_its_part_of_the_sum() -> None:
 
     def after(clip: float) -> dict[str, torch.Tensor]:
         plan = call(f"ddp(codec=dgc(ratio=1,clip={clip}))", graph, machines)
-        return train_in_process(task, graph, plan, machines, 1, precision="fp64")[0][0].leaves
+        return train_in_process(Workload(task, graph, precision="fp64"), plan, machines, 1)[0][0].leaves
 
     def theirs(factor: Callable[[float], float]) -> dict[str, torch.Tensor]:
         one = fresh(task, seed=0, precision="fp64")
@@ -169,7 +170,7 @@ def test_nothing_is_lost_and_what_was_sent_is_forgotten() -> None:
 def test_each_worker_keeps_a_velocity_of_its_own() -> None:
     task, machines = with_momentum(0.9), cluster_of(3)
     graph = capture(task)
-    states, _ = train_in_process(task, graph, call("ddp(codec=dgc(ratio=0.1))", graph, machines), machines, 3)
+    states, _ = train_in_process(Workload(task, graph), call("ddp(codec=dgc(ratio=0.1))", graph, machines), machines, 3)
     held = [states[rank].kept[Space.VELOCITY, "b0"] for rank in range(3)]
     assert not held[0].equal(held[1])
     assert all(0 < float(one.count_nonzero()) < one.numel() for one in held)

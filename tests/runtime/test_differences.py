@@ -21,6 +21,7 @@ from partita.runs.assembly import train_in_process
 from partita.runtime.alike import alike
 from partita.runtime.feed import Feed
 from partita.runtime.state import State
+from partita.runtime.workload import Workload
 from partita.simulator.simulate import simulate
 from partita.task import Task
 from tests.captures import capture
@@ -79,7 +80,7 @@ def ended(text: str, steps: int, momentum: float = 0.0) -> torch.Tensor:
     if text.startswith("ps_sync"):
         machines = cluster_of(SIZE + 1)
     graph = capture(task, precision="fp64")
-    states, _ = train_in_process(task, graph, call(text, graph, machines), machines, steps, precision="fp64")
+    states, _ = train_in_process(Workload(task, graph, precision="fp64"), call(text, graph, machines), machines, steps)
     return states[0].leaves["row"].detach()
 
 
@@ -152,7 +153,9 @@ def test_a_biased_codec_converges_at_a_constant_rate_by_differences_only() -> No
 def held(plan: str, size: int, steps: int, **more: Any) -> dict[int, State]:
     task, machines = perceptron(), cluster_of(size)
     graph = capture(task, precision="fp64")
-    return train_in_process(task, graph, call(plan, graph, machines), machines, steps, precision="fp64", **more)[0]
+    return train_in_process(
+        Workload(task, graph, precision="fp64"), call(plan, graph, machines), machines, steps, **more
+    )[0]
 
 
 def said(states: dict[int, State]) -> torch.Tensor:

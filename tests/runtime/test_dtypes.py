@@ -17,6 +17,7 @@ from partita.lowering.lower import lower
 from partita.oracles.check import checked
 from partita.recipes.catalogue import call
 from partita.runs.assembly import train_in_process
+from partita.runtime.workload import Workload
 from partita.task import Task
 from partita.tracing import capture as tracing
 from tests.captures import capture
@@ -88,7 +89,7 @@ TASKS = {
 
 def trained(task: Task, plan: str, size: int, steps: int = 3) -> dict[str, torch.Tensor]:
     graph, machines = capture(task), cluster_of(size)
-    states, _ = train_in_process(task, graph, call(plan, graph, machines), machines, steps)
+    states, _ = train_in_process(Workload(task, graph), call(plan, graph, machines), machines, steps)
     return states[0].leaves
 
 
@@ -159,7 +160,7 @@ class Spectral(nn.Module):
 def test_half_precision_leaves_alone_what_has_no_kernel_for_it(model: Any) -> None:
     task = replace(perceptron(), name=f"half-{model.__name__}", model=model)
     graph, cluster = capture(task), cluster_of(2)
-    states, _ = train_in_process(task, graph, call("ddp(precision=bf16)", graph, cluster), cluster, 2)
+    states, _ = train_in_process(Workload(task, graph), call("ddp(precision=bf16)", graph, cluster), cluster, 2)
     assert all(leaf.isfinite().all() for leaf in states[0].leaves.values() if leaf.is_floating_point())
 
 

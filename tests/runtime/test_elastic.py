@@ -20,6 +20,7 @@ from partita.program.space import Space
 from partita.recipes.catalogue import call
 from partita.runs.assembly import train_in_process
 from partita.runtime.feed import Feed
+from partita.runtime.workload import Workload
 from partita.simulator.simulate import simulate
 from partita.task import Task
 from tests.captures import capture
@@ -73,9 +74,9 @@ def test_without_springs_workers_train_alone(task: Task, graph: Graph) -> None:
     """DP-19: alpha = 0 is p independent trainings."""
     plan, machines = plan_of(graph, "easgd(period=2)"), cluster_of(SIZE)
     loose = replace(plan, sync=(replace(plan.sync[0], outer=Outer(0.0)),))
-    one, _ = train_in_process(task, graph, loose, machines, 4, precision="fp64", settle=False)
+    one, _ = train_in_process(Workload(task, graph, precision="fp64"), loose, machines, 4, settle=False)
     other, _ = train_in_process(
-        task, graph, plan_of(graph, "parallel_sgd"), machines, 4, precision="fp64", settle=False
+        Workload(task, graph, precision="fp64"), plan_of(graph, "parallel_sgd"), machines, 4, settle=False
     )
     for rank in range(SIZE):
         assert all(torch.equal(one[rank].leaves[p.name], other[rank].leaves[p.name]) for p in graph.parameters)
@@ -119,7 +120,7 @@ def test_multipliers_lead_to_the_closed_form(text: str, close: bool, monkeypatch
     """DP-20, S = N: z* to 1e-4; the mean of workers that never agree does not get there."""
     task, best = line(monkeypatch)
     graph, machines = capture(task, precision="fp64"), cluster_of(SIZE)
-    states, _ = train_in_process(task, graph, call(text, graph, machines), machines, 180, precision="fp64")
+    states, _ = train_in_process(Workload(task, graph, precision="fp64"), call(text, graph, machines), machines, 180)
     gap = float((states[0].leaves["row"] - best).abs().max())
     assert (gap <= 1e-4) == close, gap
 
@@ -131,7 +132,9 @@ def test_a_quorum_leads_to_the_closed_form(monkeypatch: pytest.MonkeyPatch) -> N
     graph, machines = capture(task, precision="fp64"), cluster_of(SIZE + 1)
     plan, gaps = call("admm(period=3,penalty=2,need=2,staleness=4)", graph, machines), []
     for rounds in (100, 10):
-        states, _ = train_in_process(task, graph, plan, machines, 3 * rounds, precision="fp64", order=1, slow={2: 0.02})
+        states, _ = train_in_process(
+            Workload(task, graph, precision="fp64"), plan, machines, 3 * rounds, order=1, slow={2: 0.02}
+        )
         gaps.append(float((states[0].leaves["row"] - best).abs().max()))
     assert gaps[0] <= 1e-4 < gaps[1], gaps
 
@@ -142,7 +145,7 @@ def test_a_quorum_of_all_is_lockstep(task: Task, graph: Graph) -> None:
     def weights_of(text: str, size: int) -> torch.Tensor:
         machines = cluster_of(size)
         states, _ = train_in_process(
-            task, graph, call(text, graph, machines), machines, 8, precision="fp64", order=2, keyed=True
+            Workload(task, graph, precision="fp64", keyed=True), call(text, graph, machines), machines, 8, order=2
         )
         return torch.cat([states[0].leaves[p.name].flatten() for p in graph.trainable])
 
@@ -160,7 +163,7 @@ def test_a_master_goes_on_with_a_quorum_and_leaves_nobody_out_for_long(task: Tas
     plan = call(f"admm(period=1,bucket_bytes=400,need={need},staleness={staleness})", graph, machines)
     for order in range(4):
         states, _ = train_in_process(
-            task, graph, plan, machines, 12, precision="fp64", order=order, slow={order % SIZE: 0.01}
+            Workload(task, graph, precision="fp64"), plan, machines, 12, order=order, slow={order % SIZE: 0.01}
         )
         ledger = ledger_of(states)
         by_bucket = [[m for m in ledger if m.bucket == name] for name in dict.fromkeys(m.bucket for m in ledger)]

@@ -20,6 +20,7 @@ from partita.program.layout import MASS
 from partita.program.space import Space
 from partita.recipes.catalogue import call
 from partita.runs.assembly import train_in_process
+from partita.runtime.workload import Workload
 from partita.simulator.simulate import simulate
 from partita.task import Task
 from tests.captures import capture
@@ -105,7 +106,8 @@ def test_the_mean_takes_the_mean_gradient(graph: Graph) -> None:
     captured = capture(task, precision="fp64")
     plan = call("d_psgd", captured, machines)
     before, after = (
-        train_in_process(task, captured, plan, machines, steps, precision="fp64", settle=False)[0] for steps in (2, 3)
+        train_in_process(Workload(task, captured, precision="fp64"), plan, machines, steps, settle=False)[0]
+        for steps in (2, 3)
     )
     order = torch.randperm(48, generator=torch.Generator().manual_seed(0)).tolist()[24:36]
     moved = dict.fromkeys((p.name for p in graph.parameters), torch.zeros(()))

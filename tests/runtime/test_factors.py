@@ -30,6 +30,7 @@ from partita.program.program import Program
 from partita.program.space import Space
 from partita.recipes.catalogue import call
 from partita.runs.assembly import train_in_process
+from partita.runtime.workload import Workload
 from partita.simulator.simulate import simulate
 from partita.task import Task
 from partita.wire.factors import broadcast_elements, broadcast_pays, push_pays, server_elements
@@ -105,7 +106,7 @@ def test_replicas_stay_alike_to_the_bit(graph: Graph) -> None:
     """FM-02: all sum in the order of the ranks, their own part included."""
     machines = cluster_of(4)
     plan = call("sfb", graph, machines)
-    states, _ = train_in_process(wide(), graph, plan, machines, 4, precision="fp64", order=7, slow={2: 0.1})
+    states, _ = train_in_process(Workload(wide(), graph, precision="fp64"), plan, machines, 4, order=7, slow={2: 0.1})
     assert all(difference(state.leaves, states[0].leaves) == 0.0 for state in states.values())
     copies = copies_of(last_program(graph, plan, machines))
     assert all(one.weights and one.state for one in copies.values())  # so that a checkpoint has them once

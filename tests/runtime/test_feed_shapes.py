@@ -13,6 +13,7 @@ from partita.errors import Ended, TaskError
 from partita.recipes.catalogue import call
 from partita.runs.assembly import train_in_process
 from partita.runtime.feed import Feed
+from partita.runtime.workload import Workload
 from partita.task import Task
 from tests.captures import capture
 from tests.small import Numbers, cluster_of, perceptron
@@ -59,7 +60,7 @@ def test_a_batch_of_another_shape_is_refused(note: bool, sentence: str) -> None:
     task, machines = uneven(note), cluster_of(2)
     graph = capture(replace(task, data=Numbers()))  # whose samples are all alike
     with pytest.raises(TaskError, match=sentence):
-        train_in_process(task, graph, call("ddp", graph, machines), machines, 1)
+        train_in_process(Workload(task, graph), call("ddp", graph, machines), machines, 1)
 
 
 @pytest.mark.parametrize("note", [False, True])
@@ -67,7 +68,7 @@ def test_samples_that_are_seen_to_differ_are_not_traced(note: bool) -> None:
     task, machines = uneven(note), cluster_of(2)
     graph = capture(task)
     assert graph.rung == "opaque"
-    assert train_in_process(task, graph, call("ddp", graph, machines), machines, 2)[1]
+    assert train_in_process(Workload(task, graph), call("ddp", graph, machines), machines, 2)[1]
 
 
 class Leaving(Numbers):

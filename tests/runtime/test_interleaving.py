@@ -10,6 +10,7 @@ from partita.recipes.catalogue import call
 from partita.runs.assembly import carry_over, initial, make_rank, train_in_process
 from partita.runtime.interleaving import advance
 from partita.runtime.leg import Interval
+from partita.runtime.workload import Workload
 from partita.task import Task
 from partita.transport.inprocess import InProcess, Rendezvous
 from tests.captures import capture
@@ -39,7 +40,9 @@ def weights(
     task: Task, graph: Graph, plan: str, order: int, slow: dict[int, float] | None = None
 ) -> dict[str, torch.Tensor]:
     machines = cluster_of(3)
-    states, _ = train_in_process(task, graph, call(plan, graph, machines), machines, 4, order=order, slow=slow)
+    states, _ = train_in_process(
+        Workload(task, graph), call(plan, graph, machines), machines, 4, order=order, slow=slow
+    )
     return states[0].leaves
 
 
@@ -65,9 +68,9 @@ def test_a_round_ends_once(task: Task, graph: Graph, plan: str) -> None:
     """A rank's rounds are those of one lane, also where it serves beside its computing."""
     machines = cluster_of(4)
     program = program_by(plan, graph, machines)
-    rendezvous, start = Rendezvous(), initial(task, 0)[1]
-    states = [carry_over(graph, program, r, task, start, None, "cpu") for r in range(program.size)]
+    work, rendezvous, start = Workload(task, graph), Rendezvous(), initial(task, 0)[1]
+    states = [carry_over(work, program, r, start, None) for r in range(program.size)]
     ways = [InProcess(r, rendezvous) for r in range(program.size)]
-    ranks = [make_rank(task, graph, program, r, states[r], way, seed=0) for r, way in enumerate(ways)]
+    ranks = [make_rank(work, program, r, states[r], way) for r, way in enumerate(ways)]
     advance(ranks, Interval(3), 0, None)
     assert [len(rank.ends) for rank in ranks] == [3 + program.drain] * program.size

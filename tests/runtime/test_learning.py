@@ -7,6 +7,7 @@ import torch
 
 from partita.recipes.catalogue import call
 from partita.runs.assembly import train_in_process
+from partita.runtime.workload import Workload
 from partita.task import Task
 from tests.captures import capture
 from tests.digits import digits, learnt, seen
@@ -31,7 +32,7 @@ def loss_of(row: torch.Tensor) -> float:
 def ended(task: Task, plan: str, size: int, steps: int, slow: dict[int, float] | None = None) -> float:
     graph, machines = capture(task, precision="fp64"), cluster_of(size)
     states, _ = train_in_process(
-        task, graph, call(plan, graph, machines), machines, steps, precision="fp64", order=1, slow=slow
+        Workload(task, graph, precision="fp64"), call(plan, graph, machines), machines, steps, order=1, slow=slow
     )
     return loss_of(states[size - 1].leaves["row"])
 
@@ -61,9 +62,9 @@ def test_exact_plans_have_one_curve(graph_of_three_epochs: tuple[Task, dict[int,
         return [sum(losses[4 * e + k] for k in range(4)) / 4 for e in range(3)]
 
     for plan in EXACT:
-        _, losses = train_in_process(task, graph, call(plan, graph, machines), machines, 12)
+        _, losses = train_in_process(Workload(task, graph), call(plan, graph, machines), machines, 12)
         assert epochs(losses) == pytest.approx(epochs(alone), rel=1e-4), plan
-    _, late = train_in_process(task, graph, call("pipe_sgd", graph, machines), machines, 12)
+    _, late = train_in_process(Workload(task, graph), call("pipe_sgd", graph, machines), machines, 12)
     assert epochs(late) != pytest.approx(epochs(alone), rel=1e-3)
 
 
@@ -71,7 +72,7 @@ def test_exact_plans_have_one_curve(graph_of_three_epochs: tuple[Task, dict[int,
 def graph_of_three_epochs() -> tuple[Task, dict[int, float]]:
     task = perceptron()
     graph, machines = capture(task), cluster_of(1)
-    return task, train_in_process(task, graph, call("single", graph, machines), machines, 12)[1]
+    return task, train_in_process(Workload(task, graph), call("single", graph, machines), machines, 12)[1]
 
 
 STEPS = 125  # five epochs of the digits

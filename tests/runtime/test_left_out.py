@@ -15,6 +15,7 @@ from partita.recipes.catalogue import call
 from partita.runs.assembly import train_in_process
 from partita.runtime.feed import Feed
 from partita.runtime.neutral import left_out, missing, neutral, reached
+from partita.runtime.workload import Workload
 from partita.task import Task
 from tests.captures import capture
 from tests.small import cluster_of, perceptron
@@ -66,7 +67,7 @@ def test_the_weights_are_those_of_a_plain_loop() -> None:
     task, machines = task_of(Rare), cluster_of(3)
     graph = capture(task, precision="fp64")
     assert graph.rung == "opaque"
-    states, _ = train_in_process(task, graph, call("ddp", graph, machines), machines, 10, precision="fp64")
+    states, _ = train_in_process(Workload(task, graph, precision="fp64"), call("ddp", graph, machines), machines, 10)
     torch.manual_seed(0)
     model = task.model().double()
     optimizer, feed, skipped = task.optimizer(model.parameters()), Feed(task, 0), []

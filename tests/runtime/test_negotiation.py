@@ -23,6 +23,7 @@ from partita.program.verify import verify
 from partita.recipes.catalogue import call
 from partita.runs.assembly import train_in_process
 from partita.runtime import leg
+from partita.runtime.workload import Workload
 from partita.simulator.simulate import simulate
 from partita.task import Task
 from tests.oracles.promises import kept
@@ -93,9 +94,11 @@ def test_any_order_in_which_ranks_are_ready_ends(
     machines = cluster_of(4)
     texts = ("horovod(bucket_bytes=0)", "bytescheduler(slice_bytes=100,credit_bytes=150)")
     plan = call(texts[seed % 2], graph, machines)
-    first, _ = train_in_process(task, graph, plan, machines, 2, precision="fp64")
+    first, _ = train_in_process(Workload(task, graph, precision="fp64"), plan, machines, 2)
     monkeypatch.setattr(leg, "lower", lowering(seed))
-    states, _ = train_in_process(task, graph, plan, machines, 2, precision="fp64", order=seed, slow={seed % 4: 0.1})
+    states, _ = train_in_process(
+        Workload(task, graph, precision="fp64"), plan, machines, 2, order=seed, slow={seed % 4: 0.1}
+    )
     assert all(difference(state.leaves, first[0].leaves) <= 1e-12 for state in states.values())
 
 
@@ -119,7 +122,7 @@ def test_without_agreement_they_would_wait_for_ever(task: Task, graph: Graph, mo
     )
     monkeypatch.setattr(leg, "lower", wrong)
     with pytest.raises(RunHung):
-        train_in_process(task, graph, plan, machines, 2, precision="fp64")
+        train_in_process(Workload(task, graph, precision="fp64"), plan, machines, 2)
 
 
 def simulated(graph: Graph, text: str, machines: Cluster, latency: float = 0.0) -> tuple[Program, Timeline]:

@@ -19,6 +19,7 @@ from partita.program.program import Program
 from partita.program.timeline import Timeline
 from partita.recipes.catalogue import call
 from partita.runs.assembly import train_in_process
+from partita.runtime.workload import Workload
 from partita.simulator.simulate import simulate
 from partita.task import Task
 from tests.captures import capture
@@ -52,8 +53,8 @@ def test_no_order_of_events_changes_a_bit(task: Task, graph: Graph, seed: int, s
     """CS-03: servers sum in the order of ranks, so all timings give the same bits."""
     machines = cluster_of(4)
     plan = call("p3(slice_bytes=200,servers=2)", graph, machines)
-    first, _ = train_in_process(task, graph, plan, machines, 3, precision="fp64")
-    states, _ = train_in_process(task, graph, plan, machines, 3, precision="fp64", order=seed, slow={1: slow})
+    first, _ = train_in_process(Workload(task, graph, precision="fp64"), plan, machines, 3)
+    states, _ = train_in_process(Workload(task, graph, precision="fp64"), plan, machines, 3, order=seed, slow={1: slow})
     assert difference(states[0].leaves, first[0].leaves) == 0.0
 
 

@@ -13,6 +13,7 @@ from partita.plan.wire import Codec
 from partita.program.space import Space
 from partita.recipes.catalogue import call
 from partita.runs.assembly import train_in_process
+from partita.runtime.workload import Workload
 from partita.simulator.simulate import simulate
 from partita.wire.codec import settings_of
 from partita.wire.lowrank import factor_counts
@@ -144,7 +145,9 @@ def test_replicas_are_bit_identical() -> None:
     """EX-02: in weights and in what they go on from, and not in what they hold back."""
     task, machines = perceptron(), cluster_of(WORKERS)
     graph = capture(task)
-    states, _ = train_in_process(task, graph, call("ddp(codec=powersgd(rank=2))", graph, machines), machines, 5)
+    states, _ = train_in_process(
+        Workload(task, graph), call("ddp(codec=powersgd(rank=2))", graph, machines), machines, 5
+    )
     assert all(torch.equal(states[r].leaves[name], leaf) for name, leaf in states[0].leaves.items() for r in (1, 2))
     basis = [states[r].kept[Space.BASIS, "b0"] for r in range(WORKERS)]
     assert basis[0].any()

@@ -32,6 +32,7 @@ from partita.runs.assembly import initial, train_in_process
 from partita.runtime.leg import legs
 from partita.runtime.scaler import Scaler
 from partita.runtime.state import State
+from partita.runtime.workload import Workload
 from partita.task import Task
 from partita.tracing.update_units import states_of
 from tests.captures import capture
@@ -69,7 +70,7 @@ def trained(
     task: Task, plan: str, size: int, steps: int, graph: Graph | None = None, **more: object
 ) -> tuple[dict[int, State], dict[int, float]]:
     graph, machines = graph or capture(task), cluster_of(size)
-    return train_in_process(task, graph, call(plan, graph, machines), machines, steps, **more)
+    return train_in_process(Workload(task, graph), call(plan, graph, machines), machines, steps, **more)
 
 
 @pytest.mark.parametrize(("plan", "size"), quick_first(PLANS, QUICK))
@@ -97,7 +98,7 @@ def test_a_rank_without_weights_scales_the_loss_as_all(plan: str) -> None:
     graph = capture(task)
     made = call(plan, graph, machines)
     bare = {rank for role in last_program(graph, made, machines).roles for rank in role.ranks if not packs(role)}
-    states, _ = train_in_process(task, graph, made, machines, 3)
+    states, _ = train_in_process(Workload(task, graph), made, machines, 3)
     assert bare == ({4, 5} if size == 6 else {2})
     assert len({(state.scaler.scale, state.scaler.good) for state in states.values() if state.scaler}) == 1
     assert states[size - 1].scaler is not None

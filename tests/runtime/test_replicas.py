@@ -22,6 +22,7 @@ from partita.runtime.leg import Interval
 from partita.runtime.rank import Rank
 from partita.runtime.state import make_state
 from partita.runtime.worker import lanes
+from partita.runtime.workload import Workload
 from partita.simulator.simulate import simulate
 from partita.transport.inprocess import InProcess, Rendezvous
 from tests.captures import capture
@@ -63,7 +64,8 @@ class Losing:
         task, role = perceptron(), self.program.role_of[r]
         state = make_state(self.graph, self.program, role, task, self.values, "cpu", r)
         transport = InProcess(r, self.rendezvous)
-        return make_rank(task, self.graph, self.program, r, state, transport, seed=0, precision="fp64", keyed=True)
+        work = Workload(task, self.graph, precision="fp64", keyed=True)
+        return make_rank(work, self.program, r, state, transport)
 
     def _inject(self, runs: dict[tuple[int, str], LaneRun]) -> None:
         self.turn += 1

@@ -26,6 +26,7 @@ from partita.recipes.catalogue import call
 from partita.runs.assembly import initial, train_in_process
 from partita.runtime.rules import optimizer_of, step_at_rate
 from partita.runtime.state import State
+from partita.runtime.workload import Workload
 from partita.task import Task
 from tests.captures import capture
 from tests.small import cluster_of, perceptron
@@ -93,7 +94,7 @@ def test_a_rule_is_its_papers(rule: str, plan: str) -> None:
     graph = capture(task, precision="fp64")
     text = f"{plan.removesuffix(')')},rule={rule},rate_scale=3,rate_warmup=2)"
     made = call(text, graph, machines)
-    states, _ = train_in_process(task, graph, made, machines, STEPS, seed=SEED, precision="fp64")
+    states, _ = train_in_process(Workload(task, graph, seed=SEED, precision="fp64"), made, machines, STEPS)
     program = last_program(graph, made, machines)
     theirs = plainly(task, rule, [1.0, 2.0, 3.0, 3.0])
     assert difference(gathered(program, states), theirs) <= TOLERANCE
@@ -160,7 +161,7 @@ def test_the_trust_is_the_plan_s(trust: float) -> None:
     task, machines = replace(perceptron(), optimizer=partial(torch.optim.SGD, lr=0.5)), cluster_of(2)
     graph = capture(task, precision="fp64")
     plan = call(f"ddp(rule=lars,trust={trust})", graph, machines)
-    states, _ = train_in_process(task, graph, plan, machines, 1, seed=SEED, precision="fp64")
+    states, _ = train_in_process(Workload(task, graph, seed=SEED, precision="fp64"), plan, machines, 1)
     for name, old in initial(task, SEED, "fp64")[1].items():
         assert ((states[0].leaves[name] - old).norm() / old.norm()).item() == pytest.approx(0.5 * trust, rel=1e-9)
 
@@ -259,7 +260,7 @@ def test_a_checkpoint_knows_how_far_the_rate_has_risen(rule: str, tmp_path: Path
 
     def run(text: str, **more: object) -> dict[int, State]:
         plan = call(f"{text.removesuffix(')')}{',' if '(' in text else '('}rule={rule},rate_warmup=6)", graph, machines)
-        return train_in_process(task, graph, plan, machines, STEPS, **more)[0]
+        return train_in_process(Workload(task, graph), plan, machines, STEPS, **more)[0]
 
     unbroken = run("ddp", keep=SavePolicy(str(tmp_path), 2, 9))[0].leaves
     saved = open_checkpoint(tmp_path / "checkpoints" / "step-2")
@@ -338,4 +339,4 @@ def test_a_schedule_that_ends_too_soon_is_named_with_its_step() -> None:
     task, machines = replace(perceptron(), schedule=schedule), cluster_of(2)
     graph = capture(task)
     with pytest.raises(TaskError, match=r"schedule at step 3 failed \(ValueError: Tried to step 4 times"):
-        train_in_process(task, graph, call("ddp", graph, machines), machines, 6)
+        train_in_process(Workload(task, graph), call("ddp", graph, machines), machines, 6)

@@ -18,6 +18,7 @@ from partita.program.space import Space
 from partita.program.timeline import PURPOSES
 from partita.recipes.catalogue import call
 from partita.runs.assembly import initial, make_state, train_in_process
+from partita.runtime.workload import Workload
 from partita.task import Task
 from tests.captures import capture
 from tests.oracles.test_replay import Run, apart, observed, sgd
@@ -143,7 +144,7 @@ def test_a_checkpoint_has_what_the_servers_have(plan: str, tmp_path: Path) -> No
 
     def trained(text: str, steps: int, **more: object) -> dict[str, torch.Tensor]:
         made = call(text, graph, machines)
-        return train_in_process(task, graph, made, machines, steps, keyed=True, order=3, **more)[0][0].leaves  # type: ignore[arg-type]
+        return train_in_process(Workload(task, graph, keyed=True), made, machines, steps, order=3, **more)[0][0].leaves  # type: ignore[arg-type]
 
     trained(plan, 8, keep=SavePolicy(str(tmp_path), 4))
     until = trained(plan, 4)
@@ -169,4 +170,6 @@ def test_what_is_no_number_does_not_enter_at_home_either() -> None:
     graph = capture(task)
     values = {name: value.detach() * float("nan") for name, value in initial(task, 0)[1].items()}
     with pytest.raises(RunError, match="rank 0"):
-        train_in_process(task, graph, call("ps_async(own=false)", graph, machines), machines, 2, values=values)
+        train_in_process(
+            Workload(task, graph), call("ps_async(own=false)", graph, machines), machines, 2, values=values
+        )

@@ -19,6 +19,7 @@ from partita.program.layout import NORM
 from partita.program.space import Kind
 from partita.recipes.catalogue import call
 from partita.runs.assembly import train_in_process
+from partita.runtime.workload import Workload
 from partita.task import Task
 from tests.captures import capture
 from tests.programs import program_by
@@ -192,9 +193,9 @@ def test_bits_do_not_depend_on_the_order(plan: str) -> None:
     task, machines = perceptron(), cluster_of(3)
     graph = capture(task)
     made = call(plan, graph, machines)
-    first = train_in_process(task, graph, made, machines, 3)[0]
+    first = train_in_process(Workload(task, graph), made, machines, 3)[0]
     for order in range(1, 6):
-        again = train_in_process(task, graph, made, machines, 3, order=order, slow={order % 3: 0.02})[0]
+        again = train_in_process(Workload(task, graph), made, machines, 3, order=order, slow={order % 3: 0.02})[0]
         for rank, state in again.items():
             assert all(torch.equal(leaf, first[rank].leaves[name]) for name, leaf in state.leaves.items())
 
@@ -207,9 +208,11 @@ def test_no_order_of_weighted_stages_gets_stuck(recipe: str, shard: str) -> None
     task, machines = padded(clip_norm=0.1), cluster_of(4)
     graph = capture(task)
     made = call(f"{recipe}(stages=2,data=2,microbatches=3,bucket_bytes=100,shard={shard})", graph, machines)
-    first = train_in_process(task, graph, made, machines, 3)[0]
+    first = train_in_process(Workload(task, graph), made, machines, 3)[0]
     for order in range(1, 30):
-        again = train_in_process(task, graph, made, machines, 3, order=order, slow={order % 4: (1 + order % 7) / 50})[0]
+        again = train_in_process(
+            Workload(task, graph), made, machines, 3, order=order, slow={order % 4: (1 + order % 7) / 50}
+        )[0]
         for rank, state in again.items():
             held = [p.name for p in graph.parameters if p.name in state.leaves]
             assert all(torch.equal(state.leaves[name], first[rank].leaves[name]) for name in held)

@@ -25,6 +25,7 @@ from partita.program.timeline import Timeline
 from partita.recipes.catalogue import call
 from partita.runs.assembly import initial, train_in_process
 from partita.runtime import serving, shared
+from partita.runtime.workload import Workload
 from partita.simulator.simulate import simulate
 from partita.task import Task
 from tests.kernels.test_levels import DRAWS, worst
@@ -56,7 +57,7 @@ def test_what_is_added_is_what_the_weights_become(
 
     monkeypatch.setattr(serving, "add_racing", counted)
     plan = call("hogwild", graph, MACHINE)
-    states, _ = train_in_process(task, graph, plan, MACHINE, 8, precision="fp64", order=order, slow={1: 0.02})
+    states, _ = train_in_process(Workload(task, graph, precision="fp64"), plan, MACHINE, 8, order=order, slow={1: 0.02})
     first = initial(task, 0, "fp64")[1]
     pieces = last_program(graph, plan, MACHINE).bucket["b0"].pieces
     moved = states[0].parameter["b0"] - torch.cat([first[piece.parameter].detach().flatten() for piece in pieces])
@@ -135,7 +136,7 @@ def test_a_short_weight_is_right_in_the_mean() -> None:
 
 def test_short_weights_are_what_the_machine_has(task: Task, graph: Graph) -> None:
     plan = call("buckwild", graph, MACHINE)
-    states, _ = train_in_process(task, graph, plan, MACHINE, 4, precision="fp64")
+    states, _ = train_in_process(Workload(task, graph, precision="fp64"), plan, MACHINE, 4)
     shared = states[0].kept[Space.SHARED, "b0"]
     assert shared.dtype == torch.bfloat16
     assert all(state.kept[Space.SHARED, "b0"] is shared for state in states.values())

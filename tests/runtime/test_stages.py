@@ -22,6 +22,7 @@ from partita.program.instruction import Send
 from partita.program.space import Space
 from partita.recipes.catalogue import call
 from partita.runs.assembly import train_in_process
+from partita.runtime.workload import Workload
 from partita.task import Task
 from tests.captures import capture
 from tests.programs import program_by
@@ -167,7 +168,7 @@ def test_bits_do_not_depend_on_the_order(recipe: str) -> None:
     plan = call(f"{recipe}(stages=3,microbatches=4)", graph, machines)
 
     def weights(order: int) -> dict[str, torch.Tensor]:
-        states, _ = train_in_process(task, graph, plan, machines, 2, order=order, slow={order % 3: 0.02})
+        states, _ = train_in_process(Workload(task, graph), plan, machines, 2, order=order, slow={order % 3: 0.02})
         return {name: leaf for state in states.values() for name, leaf in state.leaves.items()}
 
     first = weights(0)
@@ -180,7 +181,7 @@ def test_bits_do_not_depend_on_the_order(recipe: str) -> None:
 def test_a_stage_holds_its_own_weights_only() -> None:
     task = model("gpt2")
     graph, machines = capture(task), cluster_of(4)
-    states, _ = train_in_process(task, graph, call("one_f_one_b", graph, machines), machines, 1)
+    states, _ = train_in_process(Workload(task, graph), call("one_f_one_b", graph, machines), machines, 1)
     held = [{p.name for p in graph.parameters} & states[rank].leaves.keys() for rank in range(4)]
     assert set.union(*held) == {p.name for p in graph.parameters}
     shared = [name for name in set.union(*held) if sum(name in h for h in held) > 1]

@@ -16,6 +16,7 @@ from partita.lowering.lower import last_program, lower
 from partita.oracles.check import TOLERANCE, checked, gathered
 from partita.recipes.catalogue import call
 from partita.runs.assembly import initial, train_in_process
+from partita.runtime.workload import Workload
 from partita.searches.space import space_of
 from partita.task import Task
 from tests.captures import capture
@@ -88,12 +89,12 @@ def test_statistics_are_torchgpipes(plan: str) -> None:
     graph = capture(task, precision="fp64")
     text = f"{plan.removesuffix(')')}{',' if '(' in plan else '('}microbatches={PARTS},batch_norm=deferred)"
     made = call(text, graph, machines)
-    states, _ = train_in_process(task, graph, made, machines, STEPS, seed=SEED, precision="fp64")
+    states, _ = train_in_process(Workload(task, graph, seed=SEED, precision="fp64"), made, machines, STEPS)
     ours, theirs = gathered(last_program(graph, made, machines), states), plainly(Deferred)
     for name, value in theirs.items():
         assert torch.allclose(ours[name], value, rtol=TOLERANCE, atol=TOLERANCE), name
     local = call(text.replace("deferred", "local"), graph, machines)
-    states, _ = train_in_process(task, graph, local, machines, 1, seed=SEED, precision="fp64")
+    states, _ = train_in_process(Workload(task, graph, seed=SEED, precision="fp64"), local, machines, 1)
     counted = gathered(last_program(graph, local, machines), states)["1.num_batches_tracked"]
     assert (int(counted), int(ours["1.num_batches_tracked"])) == (PARTS, STEPS)
 
@@ -104,7 +105,7 @@ def test_the_first_layers_statistics_are_a_whole_batchs() -> None:
     graph = capture(task, precision="fp64")
     found = []
     for text in ("single(microbatches=4,batch_norm=deferred)", "single"):
-        states, _ = train_in_process(task, graph, call(text, graph, machines), machines, 1, precision="fp64")
+        states, _ = train_in_process(Workload(task, graph, precision="fp64"), call(text, graph, machines), machines, 1)
         found.append(states[0].leaves)
     for name in ("1.running_mean", "1.running_var"):
         assert torch.allclose(found[0][name], found[1][name], rtol=1e-9, atol=1e-12)
@@ -214,7 +215,7 @@ def test_what_follows_from_no_sample_moves_once_a_minibatch(plan: str) -> None:
     found = []
     for text in (plan, "single"):
         made = call(text, graph, machines)
-        states, _ = train_in_process(task, graph, made, machines, STEPS, seed=SEED, precision="fp64")
+        states, _ = train_in_process(Workload(task, graph, seed=SEED, precision="fp64"), made, machines, STEPS)
         found.append(gathered(last_program(graph, made, machines), states))
     ours, theirs = found
     assert int(ours["steps"]) == STEPS

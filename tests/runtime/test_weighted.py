@@ -22,6 +22,7 @@ from partita.recipes.catalogue import call
 from partita.runs import assembly
 from partita.runs.assembly import train_in_process
 from partita.runtime.rank import Rank
+from partita.runtime.workload import Workload
 from partita.task import Task
 from tests.captures import capture
 from tests.programs import program_by
@@ -98,7 +99,7 @@ def test_a_mean_of_means_is_found_out() -> None:
 def test_the_loss_is_the_sum_over_the_weight(plan: str) -> None:
     task, machines = padded(), cluster_of(6)
     graph = capture(task)
-    _, losses = train_in_process(task, graph, call(plan, graph, machines), machines, 2, seed=5)
+    _, losses = train_in_process(Workload(task, graph, seed=5), call(plan, graph, machines), machines, 2)
     torch.manual_seed(5)
     order = torch.randperm(len(task.data), generator=torch.Generator().manual_seed(5))[: task.batch_size]
     total, weight = task.loss(task.model(), default_collate([task.data[int(i)] for i in order]))
@@ -123,7 +124,7 @@ def test_of_a_step_that_is_over_numbers_are_kept_and_no_tensors(
     monkeypatch.setattr(assembly, "taken_rows", taken)
     task, machines = make(), cluster_of(3)
     graph = capture(task)
-    _, losses = train_in_process(task, graph, call(plan, graph, machines), machines, 4, seed=5)
+    _, losses = train_in_process(Workload(task, graph, seed=5), call(plan, graph, machines), machines, 4)
     assert sorted(losses) == [0, 1, 2, 3]
     assert {type(value) for value in kept} == {float}
 
@@ -182,7 +183,7 @@ def test_what_is_encoded_is_a_mean(plan: str, momentum: float, bound: float) -> 
     """SP-02, SP-03: minibatches of unequal weight, of which a codec holds something back, add up as means do."""
     task, machines = replace(padded(), optimizer=partial(torch.optim.SGD, lr=0.1, momentum=momentum)), cluster_of(3)
     graph = capture(task, precision="fp64")
-    states, _ = train_in_process(task, graph, call(plan, graph, machines), machines, 4, precision="fp64")
+    states, _ = train_in_process(Workload(task, graph, precision="fp64"), call(plan, graph, machines), machines, 4)
     theirs = largest_of_means(task, momentum, bound)
     assert max(float((states[0].leaves[name] - w).detach().abs().max()) for name, w in theirs.items()) <= 1e-12
 
@@ -204,5 +205,5 @@ def test_where_a_part_may_count_for_nothing_the_way_out_is_told(plan: str) -> No
     task, machines = replace(perceptron(), data=data), cluster_of(1 if plan == "single" else 2)
     graph = capture(task)
     with pytest.raises(RunError, match="is nan on rank") as caught:
-        train_in_process(task, graph, call(plan, graph, machines), machines, 1)
+        train_in_process(Workload(task, graph), call(plan, graph, machines), machines, 1)
     assert ("let Task.loss return (sum, weight)" in str(caught.value)) is (plan == "ddp")

@@ -20,6 +20,7 @@ from partita.probes.opaque_timing import whole_seconds
 from partita.recipes.catalogue import call
 from partita.runs.assembly import train_in_process
 from partita.runtime import whole
+from partita.runtime.workload import Workload
 from tests.captures import capture
 from tests.runtime.branching import Branching, branching, jagged, ragged
 from tests.small import cluster_of, perceptron
@@ -120,7 +121,7 @@ def test_state_that_changes_behind_the_plans_back_is_refused(weight: bool, words
     graph = capture(task)
     assert graph.rung == "opaque"
     with pytest.raises(TaskError, match=words):
-        train_in_process(task, graph, call("ddp", graph, machines), machines, 1)
+        train_in_process(Workload(task, graph), call("ddp", graph, machines), machines, 1)
 
 
 def test_the_check_finds_a_gradient_that_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -141,7 +142,7 @@ def test_torchs_own_numbers_are_as_a_plain_loop_draws_them() -> None:
     """Not keyed: dropout of the module itself, one process, against a loop."""
     task = replace(perceptron(), model=Branching, data=perceptron().data)
     graph, machines = capture(task), cluster_of(1)
-    states, _ = train_in_process(task, graph, call("single", graph, machines), machines, 3, seed=4)
+    states, _ = train_in_process(Workload(task, graph, seed=4), call("single", graph, machines), machines, 3)
     torch.manual_seed(4)
     model = task.model()
     optimizer = task.optimizer(model.parameters())

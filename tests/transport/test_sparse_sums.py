@@ -14,6 +14,7 @@ from partita.plan.text import read_plan, write_plan
 from partita.program.instruction import Collective
 from partita.recipes.catalogue import call
 from partita.runs.assembly import train_in_process
+from partita.runtime.workload import Workload
 from partita.searches.break_even import without_codecs
 from partita.tracing.capture import capture
 from partita.transport.streams import KeptMaps, by_streams
@@ -109,7 +110,7 @@ def test_replicas_stay_alike_to_the_bit_in_any_order_of_events(name: str) -> Non
     graph = capture(task)
     ends, sparse = list[dict[str, torch.Tensor]](), f"ddp(codec=topk(ratio=0.1),collective={name})"
     for text, order in ((sparse, 1), (sparse, 2), ("ddp(codec=topk(ratio=0.1))", 0)):
-        states, _ = train_in_process(task, graph, call(text, graph, machines), machines, 4, order=order)
+        states, _ = train_in_process(Workload(task, graph), call(text, graph, machines), machines, 4, order=order)
         rows = [{k: v for k, v in states[rank].leaves.items() if v.is_floating_point()} for rank in range(4)]
         assert all(torch.equal(row[k], rows[0][k]) for row in rows for k in row)
         ends.append(rows[0])
