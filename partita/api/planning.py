@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from partita.api.checking import check_counts, check_graph, check_plans, cluster_given
@@ -93,34 +93,60 @@ def search(
         learners = learners_of(steps_to_loss, graph, cluster, allow, lambda text: plan_of(text, graph, cluster))
     begun = time.perf_counter()
     beside = (*(codec_baseline(graph, cluster) if "lossy" in ALLOWED[allow] else ()), *learners.plans)
-    order: dict[str, Any] = {"objective": objective, "allow": allow, "tell": tell}
-
     with Costing(graph, cluster, task=loaded, source="" if costs else source, tell=tell) as costing:
-
-        def screen(measured: Costs | None = None) -> tuple[Search, Costs]:
-            tell("pricing every point of the grid by formula")
-            shortlist = shortlist_of(graph, cluster, objective=objective, allow=allow, measured=measured)
-            known = costs or costing.by_sheet([*shortlist.plans, *beside], measured)
-            return plainest(auto(shortlist, known, **order), cluster, objective), known
-
-        def measure(few: Sequence[Plan]) -> Costs:
-            return costing.of([*few, *beside], candidates(cluster.size) if cluster.size > 1 else ())
-
-        if costs is None and source != "datasheet":
-            found, known = finals(_usual(graph, cluster), screen, measure, **order)
-        else:
-            found, known = screen()
+        contest = _Contest(graph, cluster, objective, allow, beside, costing, costs, tell)
+        found, known = contest.finals() if costs is None and source != "datasheet" else contest.screened()
     if learners.steps:
         found = plainest(with_learners(found, learners, graph, known, tell), cluster, objective)
     kept = found.candidates[:top] if top else found.candidates
     if "lossy" in ALLOWED[allow]:
         tell("simulating codecs")
         found = replace(found, pays=all_break_evens(known))
-    sheet = f"costs are data sheets', not measured: {found.because}" if found.because else ""
-    short = half_precision(found, known) if objective != "time-to-loss" else ""
-    said = "\n".join(filter(None, (found.explanation, short, sheet)))
+    said = _explanation(found, known, objective)
     found = replace(found, candidates=kept, search_seconds=time.perf_counter() - begun, explanation=said)
     return shown_search(found, graph, cluster)
+
+
+@dataclass(frozen=True)
+class _Contest:
+    """The plans of a grid, ranked by the `costs` that are given, or else by what `costing` finds out, which then covers
+    the plans `beside` them too."""
+
+    graph: Graph
+    cluster: Cluster
+    objective: str
+    allow: str
+    beside: Sequence[Plan]
+    costing: Costing
+    costs: Costs | None
+    tell: Tell
+
+    def screened(self, measured: Costs | None = None) -> tuple[Search, Costs]:
+        """All plans by data sheets, calibrated where some costs are `measured`, and by which costs."""
+        graph, cluster, objective, allow = self.graph, self.cluster, self.objective, self.allow
+        self.tell("pricing every point of the grid by formula")
+        shortlist = shortlist_of(graph, cluster, objective=objective, allow=allow, measured=measured)
+        known = self.costs or self.costing.by_sheet([*shortlist.plans, *self.beside], measured)
+        found = auto(shortlist, known, objective=objective, allow=allow, tell=self.tell)
+        return plainest(found, cluster, objective), known
+
+    def measured(self, few: Sequence[Plan]) -> Costs:
+        """What a few plans were measured to cost."""
+        return self.costing.of([*few, *self.beside], candidates(self.cluster.size) if self.cluster.size > 1 else ())
+
+    def finals(self) -> tuple[Search, Costs]:
+        """All plans, the best of them by measured costs, where costs can be measured."""
+        return finals(
+            _usual(self.graph, self.cluster), self.screened, self.measured,
+            objective=self.objective, allow=self.allow, tell=self.tell,
+        )  # fmt: skip
+
+
+def _explanation(found: Search, known: Costs, objective: str) -> str:
+    """What there is to say of a ranking: of the first plans, of half precision, and of costs that were not measured."""
+    sheet = f"costs are data sheets', not measured: {found.because}" if found.because else ""
+    short = half_precision(found, known) if objective != "time-to-loss" else ""
+    return "\n".join(filter(None, (found.explanation, short, sheet)))
 
 
 def _of_minibatches(

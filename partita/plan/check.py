@@ -149,7 +149,21 @@ def _replicas(plan: Plan) -> None:
 
 
 def _sync(plan: Plan, sync: Sync) -> None:
-    consistency, frequency, through = sync.consistency, sync.frequency, sync.through
+    through = sync.through
+    _pace(plan, sync)
+    if isinstance(through, Gossip):
+        _gossip(plan, through)
+    if isinstance(through, Servers):
+        _servers(plan, through)
+    if isinstance(through, SharedMemory) and sync.payload is not Payload.GRADIENT:
+        raise PlanError(f"{plan.name}: shared memory takes gradients, not {sync.payload}; use payload=gradient")
+    _outer(plan, sync)
+    _wire(plan, sync.wire)
+
+
+def _pace(plan: Plan, sync: Sync) -> None:
+    """How often replicas agree, and how far apart they may go meanwhile."""
+    consistency, frequency = sync.consistency, sync.frequency
     if consistency.lag < 0 or consistency.staleness < -1 or consistency.need < 0:
         raise PlanError(
             f"{plan.name}: lag {consistency.lag}, staleness {consistency.staleness}, need {consistency.need}; "
@@ -178,26 +192,22 @@ def _sync(plan: Plan, sync: Sync) -> None:
             f"{plan.name}: {frequency.fragments} fragments and lag {consistency.lag} in a period of {frequency.period} "
             f"steps; at most {frequency.period} fragments and a lag of {frequency.period} are allowed"
         )
-    if isinstance(through, Gossip):
-        _gossip(plan, through)
-    if isinstance(through, Servers):
-        _servers(plan, through)
-    if isinstance(through, SharedMemory) and sync.payload is not Payload.GRADIENT:
-        raise PlanError(f"{plan.name}: shared memory takes gradients, not {sync.payload}; use payload=gradient")
+
+
+def _outer(plan: Plan, sync: Sync) -> None:
     outer = sync.outer
     if min(outer.rate, outer.momentum, outer.penalty) < 0 or not 0 <= outer.keep <= 1:
         raise PlanError(
             f"{plan.name}: outer rate {outer.rate:g}, momentum {outer.momentum:g}, penalty {outer.penalty:g}, keep "
             f"{outer.keep:g}; none may be negative, and keep is 1 at most, the share of a worker's own weights"
         )
-    if sync.payload is Payload.ELASTIC and sync.outer.rate > 1:
+    if sync.payload is Payload.ELASTIC and outer.rate > 1:
         raise PlanError(
-            f"{plan.name}: a moving rate of {sync.outer.rate:g} carries workers beyond the centre; use rate=1 or less, "
+            f"{plan.name}: a moving rate of {outer.rate:g} carries workers beyond the centre; use rate=1 or less, "
             "or 0 for 0.9 over the number of workers"
         )
-    if sync.payload is Payload.DUAL and sync.outer.penalty <= 0:
-        raise PlanError(f"{plan.name}: a penalty of {sync.outer.penalty}; multipliers need one above 0")
-    _wire(plan, sync.wire)
+    if sync.payload is Payload.DUAL and outer.penalty <= 0:
+        raise PlanError(f"{plan.name}: a penalty of {outer.penalty}; multipliers need one above 0")
 
 
 def _wire(plan: Plan, wire: Wire) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+from collections.abc import Sequence
 from contextlib import ExitStack
 from ipaddress import ip_address
 from typing import Any, Final
@@ -95,52 +96,67 @@ def train_rank(task: Task, asked: Training, rank: int, world: int) -> RunResult 
     Raises OptionError for what this process was told wrong or otherwise than the others, InputError for a directory
     that holds another run, RunStopped after a signal.
     """
-    graph, plan, cluster, steps, keep = asked.graph, asked.plan, asked.cluster, asked.steps, asked.keep
-    seed, timeout, note = asked.seed, asked.timeout, asked.note
+    graph, cluster, steps = asked.graph, asked.cluster, asked.steps
     keep_freed()
     device, backend = device_of(cluster, rank), backend_of(cluster)
     if world > 1 or backend != GLOO:
-        talk_over(cluster, note if rank == 0 else quiet)
-        join_world(rank, world, timeout, backend, note=note)
+        talk_over(cluster, asked.note if rank == 0 else quiet)
+        join_world(rank, world, asked.timeout, backend, note=asked.note)
     with ExitStack() as stack:
         stack.enter_context(signs_of_life(rank, world))
-        start: SavedCheckpoint | Finished | None = None
-        word = {"error": "", "resume": "", "finished": False}
-        facts = gather(dict(facts_of(graph, plan, cluster, seed=seed, steps=steps)), rank, world)
-        if rank == 0:
-            try:
-                if unlike := differing(facts):
-                    raise OptionError(unlike)
-                start = stack.enter_context(opened(asked))
-            except InputError as error:
-                word["error"] = str(error)
-            word |= {"finished": isinstance(start, Finished)}
-            word |= {"resume": str(start.path) if isinstance(start, SavedCheckpoint) else ""}
-        word = spread(word, rank, world)
+        facts = gather(dict(facts_of(graph, asked.plan, cluster, seed=asked.seed, steps=steps)), rank, world)
+        start = _start(asked, facts, stack) if rank == 0 else None
+        word = spread(_word(start), rank, world)
         if word["error"]:
             raise OptionError(word["error"])
         if word["finished"]:
             return start.result if isinstance(start, Finished) else None
-        session = Session(task, graph, cluster, seed, rank, world, timeout, device)
+        session = Session(task, graph, cluster, asked.seed, rank, world, asked.timeout, device)
         session.open(asked.init)
-        job = Job(plan, steps, out=keep.out, keyed=asked.keyed, every=keep.every, keep=keep.many, resume=word["resume"])
-
-        def hear(event: dict[str, Any]) -> None:
-            if "note" in event:
-                note(event["note"])
-            if progress := progress_of(event, plan.name, steps):
-                asked.tell(progress)
-
-        with advising("" if rank else keep.out), session.together():  # the first computes the held-out loss
-            report = run(session, job, hear)
+        report = _report(session, asked, word["resume"])
         reports = gather(report, rank, world)
         if dist.is_initialized():
             dist.destroy_process_group()
-        if report["stopped"] is not None:
-            raise RunStopped(stopped_at(report["stopped"], keep.out), report["stopped_by"], step=report["stopped"])
+        if (step := report["stopped"]) is not None:
+            raise RunStopped(stopped_at(step, asked.keep.out), report["stopped_by"], step=step)
         if rank:
             return None
         discard = min(3, max(steps - report["since"] - 1, 0))
         result = result_of(asked.program, reports, discard)
         finish(asked, result)
         return result
+
+
+def _start(asked: Training, facts: Sequence[Any], stack: ExitStack) -> SavedCheckpoint | Finished | InputError | None:
+    """Where a run begins, on rank 0, to which all ranks have told their `facts`: at the start, at a checkpoint, with
+    its result, or not at all. The directory is its own until `stack` ends."""
+    try:
+        if unlike := differing(facts):
+            raise OptionError(unlike)
+        return stack.enter_context(opened(asked))
+    except InputError as error:
+        return error
+
+
+def _word(start: SavedCheckpoint | Finished | InputError | None) -> dict[str, Any]:
+    """What rank 0 tells the others of it."""
+    return {
+        "error": str(start) if isinstance(start, InputError) else "",
+        "resume": str(start.path) if isinstance(start, SavedCheckpoint) else "",
+        "finished": isinstance(start, Finished),
+    }
+
+
+def _report(session: Session, asked: Training, resume: str) -> dict[str, Any]:
+    """This rank's part of the result, once it has trained."""
+    keep, plan = asked.keep, asked.plan
+    job = Job(plan, asked.steps, out=keep.out, keyed=asked.keyed, every=keep.every, keep=keep.many, resume=resume)
+
+    def hear(event: dict[str, Any]) -> None:
+        if "note" in event:
+            asked.note(event["note"])
+        if progress := progress_of(event, plan.name, asked.steps):
+            asked.tell(progress)
+
+    with advising("" if session.rank else keep.out), session.together():  # the first computes the held-out loss
+        return run(session, job, hear)

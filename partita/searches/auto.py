@@ -4,7 +4,7 @@ clock."""
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import inf
 from typing import Final
@@ -115,27 +115,18 @@ def shortlist_of(
     sizes = (1, max(batch // max(cluster.size // 4, 1), 2), batch) if graph.symbolic else (graph.batch,)
     costs = datasheet_costs(graph, cluster, sizes, measured=measured)
     cuts = cuts_of(graph, cluster, costs, min(max(4 * cluster.size, LEAST_STAGES), MOST_STAGES))
-    trained = graph.trained_bytes
-    space = space_of(graph, cluster, cuts.most, trained)
+    space = space_of(graph, cluster, cuts.most, graph.trained_bytes)
     if not len(space):
         raise none_applies(space.refused)
     found = estimates_of(graph, cluster, slower(costs, sizes[min(1, len(sizes) - 1)]), space, cuts)
     capacity = rooms_of(cluster)[found.devices.astype(np.int64)]
-    few = cluster.size <= FEW_DEVICES
-    fits = found.fitting(capacity)
     others: tuple[str, ...] = ()
     if tight:
         kept = tuple(dict.fromkeys(int(ranking(found, cluster, objective, capacity * part)[0]) for part in SHARES))
     else:
-        kept = varied(space, ranking(found, cluster, objective, capacity), 16 if few else 2)
-        others = ("single", usual(graph), *other_recipes(allow, least_bucket(trained))) if few else ()
-        if "lossy" in ALLOWED[allow]:
-            others = (*others, *coded(found, costs, capacity, len(SPECS) if few else 2))
-            some = kept[: ROUNDED if few else 1]
-            others = (
-                *others,
-                *(rounded(space.call(i), each) for each in _formats(graph, cluster, objective) for i in some),
-            )
+        order = ranking(found, cluster, objective, capacity)
+        kept = varied(space, order, 16 if cluster.size <= FEW_DEVICES else 2)
+        others = _beside(found, costs, capacity, kept, objective, allow)
     plans, seconds, memory, refused = [], [], [], list(space.refused)
     chosen = [(space.call(i), float(found.seconds[i]), float(found.memory[i])) for i in kept]
     names = {text for text, _, _ in chosen}
@@ -149,8 +140,24 @@ def shortlist_of(
             plans.append(plan)
             seconds.append(took)
             memory.append(held)
-    fastest, made = float(found.seconds.min()), (tuple(plans), found, int(fits.sum()), costs)
-    return Shortlist(*made, tuple(seconds), tuple(memory), fastest, kept, tuple(refused), measured)
+    return Shortlist(
+        tuple(plans), found, int(found.fitting(capacity).sum()), costs, tuple(seconds), tuple(memory),
+        fastest=float(found.seconds.min()), points=kept, refused=tuple(refused), measured=measured,
+    )  # fmt: skip
+
+
+def _beside(
+    found: Estimates, costs: Costs, capacity: Reals, kept: Sequence[int], objective: str, allow: str
+) -> tuple[str, ...]:
+    """Calls that are looked at beside the points that are `kept`: recipes that the grid has no column for, and where
+    plans may be lossy, the best points with codecs, and those kept in TF32 and bf16."""
+    graph, cluster, few = costs.graph, costs.cluster, costs.cluster.size <= FEW_DEVICES
+    others = ("single", usual(graph), *other_recipes(allow, least_bucket(graph.trained_bytes))) if few else ()
+    if "lossy" not in ALLOWED[allow]:
+        return others
+    some = [found.space.call(i) for i in kept[: ROUNDED if few else 1]]
+    short = (rounded(text, each) for each in _formats(graph, cluster, objective) for text in some)
+    return (*others, *coded(found, costs, capacity, len(SPECS) if few else 2), *short)
 
 
 def usual(graph: Graph) -> str:

@@ -47,6 +47,25 @@ def cast(model: nn.Module, precision: str) -> nn.Module:
 def checked_model(task: Task) -> nn.Module:
     """The task's model as it builds it, in training mode as loops put it, so that what is to stay in evaluation mode
     overrides `train`. Raises TaskError for what cannot be trained."""
+    model = _built(task)
+    parameters, buffers = dict(model.named_parameters()), dict(model.named_buffers())
+    _check_parameters(task, parameters)
+    for name in filter(TAKEN.fullmatch, chain(parameters, buffers)):
+        raise TaskError(
+            f"the model has a tensor called {name!r}, as a captured step calls one of its own; give it another name "
+            f"than {TANGENT}, input.0, constant.0 and the like"
+        )
+    _check_buffers(buffers)
+    if pair := _overlapping(parameters, buffers):
+        raise TaskError(
+            f"{pair[0]!r} and {pair[1]!r} share memory, of which an optimizer knows nothing; give both modules one "
+            "Parameter (decoder.weight = encoder.weight), transposed in forward() if need be, or a buffer a copy"
+        )
+    return model.train()
+
+
+def _built(task: Task) -> nn.Module:
+    """What Task.model returns. Raises TaskError where that is no module."""
     try:
         model = task.model()
     except Ended:
@@ -58,7 +77,10 @@ def checked_model(task: Task) -> nn.Module:
         ) from stop
     if not isinstance(model, nn.Module):
         raise TaskError(f"Task.model of {task.name!r} returned {type(model).__name__}; return a torch.nn.Module")
-    parameters = dict(model.named_parameters())
+    return model
+
+
+def _check_parameters(task: Task, parameters: Mapping[str, nn.Parameter]) -> None:
     lazy = next((name for name, p in parameters.items() if isinstance(p, nn.parameter.UninitializedParameter)), "")
     if lazy:
         raise TaskError(
@@ -83,19 +105,6 @@ def checked_model(task: Task) -> nn.Module:
                 f"parameter {name!r} has a hook that runs once its gradient is there, as optimizers in the backward "
                 "pass have; take it out, for gradients are summed over devices first"
             )
-    buffers = dict(model.named_buffers())
-    for name in filter(TAKEN.fullmatch, chain(parameters, buffers)):
-        raise TaskError(
-            f"the model has a tensor called {name!r}, as a captured step calls one of its own; give it another name "
-            f"than {TANGENT}, input.0, constant.0 and the like"
-        )
-    _check_buffers(buffers)
-    if pair := _overlapping(parameters, buffers):
-        raise TaskError(
-            f"{pair[0]!r} and {pair[1]!r} share memory, of which an optimizer knows nothing; give both modules one "
-            "Parameter (decoder.weight = encoder.weight), transposed in forward() if need be, or a buffer a copy"
-        )
-    return model.train()
 
 
 def _check_dtype(name: str, dtype: torch.dtype, precision: str) -> None:
