@@ -19,22 +19,22 @@ class BackgroundLoad:
     time stolen by a hypervisor counts too. The machine's counters tick every 10 ms."""
 
     def __init__(self) -> None:
-        self.since, self.busy, self.own = time.monotonic(), _busy(), _own()
+        self.since, self.busy, self.own = time.monotonic(), busy_seconds(), own_seconds()
 
     def cores(self) -> float:
         """How many cores others have used on average; 0 where too little time has passed to tell."""
         seconds = time.monotonic() - self.since
-        return max(_busy() - self.busy - (_own() - self.own), 0.0) / seconds if seconds > 0.5 else 0.0
+        return max(busy_seconds() - self.busy - (own_seconds() - self.own), 0.0) / seconds if seconds > 0.5 else 0.0
 
 
-def _busy() -> Seconds:
+def busy_seconds() -> Seconds:
     """Core-seconds of all work since the machine was started."""
     times = psutil.cpu_times()
     idle = times.idle + getattr(times, "iowait", 0.0)
     return float(sum(times[:8]) - idle)  # beyond the eighth, guests' time is counted in user time already
 
 
-def _own() -> Seconds:
+def own_seconds() -> Seconds:
     """Core-seconds of this process and of its descendants, the dead ones that were waited for included."""
     here = psutil.Process()
     total = 0.0

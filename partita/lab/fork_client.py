@@ -29,7 +29,7 @@ LOADED_BY: Final = ("LD_", "PYTHON", "PYTORCH_", "TORCH_", "OMP_", "GOMP_", "KMP
                     "GLIBC_", "NUMBA_")  # fmt: skip
 ONE_THREAD: Final = {"OMP_NUM_THREADS": "1", **KEPT}  # and freed memory kept, as every process of a lab has it
 WORKER: Final = {**ONE_THREAD, "TORCH_CPP_LOG_LEVEL": "ERROR", "TORCHELASTIC_USE_AGENT_STORE": "False"}
-_at_work: list[ForkServer] = []
+servers: list[ForkServer] = []  # this process's, if there is one; or, in a fork, that of its parent
 _starting = threading.Lock()
 
 
@@ -131,12 +131,12 @@ def fork_server_for(env: Mapping[str, str]) -> ForkServer:
     before the first worker."""
     loaded_by = {name: value for name, value in env.items() if name.startswith(LOADED_BY)}
     with _starting:
-        for server in _at_work:
+        for server in servers:
             if (server.owner, server.loaded_by) == (os.getpid(), loaded_by) and server.process.poll() is None:
                 return server
         end_fork_server()
-        _at_work.append(_start(env, loaded_by))
-        return _at_work[0]
+        servers.append(_start(env, loaded_by))
+        return servers[0]
 
 
 def load_ahead() -> None:
@@ -162,8 +162,8 @@ def _start(env: Mapping[str, str], loaded_by: dict[str, str]) -> ForkServer:
 @atexit.register
 def end_fork_server() -> None:
     """End this process's fork server, if there is one; workers live on."""
-    while _at_work:
-        _at_work.pop().close()
+    while servers:
+        servers.pop().close()
 
 
 def fork_worker(env: Mapping[str, str], settings: Mapping[str, Any], error: int, listener: int | None) -> Forked:

@@ -128,7 +128,7 @@ def _run(held: Sequence[Made], bench: Bench, total: Seconds) -> tuple[list[list[
         fault_in(ROOM + 2 * max(made.size // len(made.sets) for made in held))
     took = _pass_seconds(held, bench)
     passes = min(max(round(total / max(took, 1e-6)), PASSES[0]), PASSES[1])
-    turns = [_pass(held, n + 1, bench) for n in range(passes)]
+    turns = [timed_pass(held, n + 1, bench) for n in range(passes)]
     idle = 0.0 if bench.each else _clock_cost()
     whole = _middle([sum(map(sum, turn)) for turn in turns])
     columns = [zip(*(turn[i] for turn in turns), strict=True) for i in range(len(held))]
@@ -140,13 +140,13 @@ def _pass_seconds(held: Sequence[Made], bench: Bench) -> Seconds:
     """What a pass takes of the clock by which passes are counted: a processor's, or the wall's beside a card, which
     works on long after a call is launched."""
     clock = time.thread_time if bench.device == CPU else time.perf_counter
-    _pass(held, 0, bench)
+    timed_pass(held, 0, bench)
     begun = clock()
-    _pass(held, 1, bench)
+    timed_pass(held, 1, bench)
     return clock() - begun
 
 
-def _pass(held: Sequence[Made], number: int, bench: Bench) -> list[list[Seconds]]:
+def timed_pass(held: Sequence[Made], number: int, bench: Bench) -> list[list[Seconds]]:
     """Each operator's seconds in a pass over all stretches."""
     if bench.each:
         found = iter(bench.each([partial(_call, made, number) for made in held]))

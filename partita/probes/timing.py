@@ -126,13 +126,13 @@ def disturb(bench: Bench = HOST) -> None:
         bench.ahead()
         time.sleep(bench.rest)
         return
-    _disturbance(bench.device)[0][: bench.between // 4].add_(1.0)
+    surroundings(bench.device)[0][: bench.between // 4].add_(1.0)
     segment(bench.device)
 
 
 def segment(device: str = CPU) -> None:
     """A dozen operators, such as a segment of a small step has."""
-    _, image, kernel, matrix = _disturbance(device)
+    _, image, kernel, matrix = surroundings(device)
     torch.max_pool2d(torch.relu(torch.conv2d(image, kernel)), 2)
     torch.cat([torch.softmax(torch.mm(matrix, matrix), 0), matrix.t().contiguous()]).sum()
 
@@ -140,8 +140,8 @@ def segment(device: str = CPU) -> None:
 def elsewhere(bench: Bench = HOST) -> None:
     """What a step does between its last operator and its first, in code that operators do not share: a pass over what
     the bench has `between`, and a dozen rare operators."""
-    _disturbance(bench.device)[0][: bench.between // 4].add_(1.0)
-    matrix = _disturbance(bench.device)[3]
+    surroundings(bench.device)[0][: bench.between // 4].add_(1.0)
+    matrix = surroundings(bench.device)[3]
     values = matrix.view(-1)[:4096]
     ordered, _ = torch.sort(values)
     torch.searchsorted(ordered, values[:256])
@@ -153,11 +153,13 @@ def elsewhere(bench: Bench = HOST) -> None:
 
 def forget() -> None:
     """Free what `disturb` keeps; on a card it is in the way of a run."""
-    _disturbance.cache_clear()
+    surroundings.cache_clear()
 
 
 @cache
-def _disturbance(device: str) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+def surroundings(device: str) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    """What `disturb`, `segment` and `elsewhere` work on, the same until `forget`: numbers to pass over (16 MiB, on a
+    card 128), images [8, 16, 32, 32], kernels [32, 16, 3, 3], a matrix [128, 128]."""
     memory = torch.zeros(2**22 if device == CPU else 2**25, device=device)
     image, kernel = torch.randn(8, 16, 32, 32, device=device), torch.randn(32, 16, 3, 3, device=device)
     return memory, image, kernel, torch.randn(128, 128, device=device)
@@ -214,7 +216,7 @@ def disturbance_of(act: Callable[[], Any], work: Callable[[], Any], least: Secon
 
 def few_operators() -> None:
     """As many calls of short operators as a small step has of some layers."""
-    matrix = _disturbance(CPU)[3][:16, :16]
+    matrix = surroundings(CPU)[3][:16, :16]
     for _ in range(12):
         torch.relu(torch.add(matrix, 1.0))
 

@@ -157,7 +157,7 @@ class Execution:
         set_aside()
         reporter = Reporter(rank, flying + leg.rounds - self.job.record, self.report)
         if self.session.world > 1 and not self.step and not self.job.back:
-            self._hold_together(rank)
+            self.hold_together(rank)
         rank.round_ends = ChecksumReporter(rank, self.report)
         if self.recovery:
             self.recovery.begins(rank, number)
@@ -175,7 +175,7 @@ class Execution:
             self.stopped = round < interval.stop
             if interval.keep or self.stopped:
                 drained = interval.drain and not self.stopped
-                self._keep(rank, round, 0 if drained else min(round, leg.program.drain))
+                self.keep_checkpoint(rank, round, 0 if drained else min(round, leg.program.drain))
             if self.stopped:
                 break
         if leg.program.steps:
@@ -219,17 +219,17 @@ class Execution:
         self.losses += taken_rows(rank)
         self.step = rank.step(stop, 0)
 
-    def _hold_together(self, rank: Rank) -> None:
+    def hold_together(self, rank: Rank) -> None:
         """Raises RunError if ranks that must have equal weights do not."""
         divergence = find_divergence(rank, self.step, self.session.rank, rank.program.size)
         if divergence is not None:
             raise RunError(divergence.sentence, rank=divergence.rank, step=self.step)
 
-    def _keep(self, rank: Rank, round: int, flying: int) -> None:
+    def keep_checkpoint(self, rank: Rank, round: int, flying: int) -> None:
         """Write a checkpoint, unless the run has gone no further than the last one."""
         if not self.job.out or self.kept == (place := place_of(self.job.out, self.step)):
             return
-        self._hold_together(rank)
+        self.hold_together(rank)
         losses = [(at, self._second(at), loss, weight) for at, loss, weight in self.losses[self.noted :]]
         losses = losses if self.file.size else self.earlier + losses
         shard = held(rank, round, flying)

@@ -95,9 +95,10 @@ class Posted:
         """Let a thread wait for the message."""
         if not self.watched and not self.arrived:
             self.watched = True
-            watch(self._wait)
+            watch(self.wait)
 
-    def _wait(self) -> None:
+    def wait(self) -> None:
+        """Wait for the message, in a thread that may wait, and tell the lanes of it, or of why it does not come."""
         try:
             came = self.pending.block(FOREVER)
         except BaseException as error:

@@ -45,8 +45,8 @@ class Processes:
     tags: Tags = field(default_factory=Tags)
     _counting: threading.Lock = field(default_factory=threading.Lock)
 
-    def _count(self, size: Bytes) -> None:
-        """Lanes send side by side."""
+    def count(self, size: Bytes) -> None:
+        """Add to what was `sent`, whole also where lanes send side by side."""
         with self._counting:
             self.sent += size
 
@@ -82,7 +82,7 @@ class Processes:
             ring, parts = schedule_of(kind, BACKEND, len(group)), edges or even_edges(tensor.numel(), len(group))
             schedule, cuts = in_halves(ring, parts, widest(parts) * tensor.element_size())
             return by_schedule(self, schedule, tensor, group, key, round, edges=cuts)
-        self._count(bytes_sent(kind, tensor.numel(), tensor.element_size(), len(group), edges)[place])
+        self.count(bytes_sent(kind, tensor.numel(), tensor.element_size(), len(group), edges)[place])
         flying = Work if tensor.is_cpu else StreamCollective
         if kind is Kind.ALL_REDUCE:
             return flying(dist.all_reduce(tensor, group=among, async_op=True))
@@ -92,7 +92,7 @@ class Processes:
 
     def send(self, tensor: torch.Tensor, to: int, key: str, round: int) -> Pending:
         """Start sending; see Transport."""
-        self._count(tensor.numel() * tensor.element_size())
+        self.count(tensor.numel() * tensor.element_size())
         tensor = tensor.cpu()
         if to in self.channels:
             return self.channels[to].start("send", tensor, key, round)

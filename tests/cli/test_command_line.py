@@ -111,7 +111,7 @@ from partita.__main__ import main
 from partita.lab import fork_client
 from partita.lab.fork_client import load_ahead
 load_ahead()
-print(fork_client._at_work[0].process.pid, flush=True)
+print(fork_client.servers[0].process.pid, flush=True)
 api.doctor = lambda: exec("raise KeyboardInterrupt")
 sys.argv = ["partita", "doctor"]
 sys.exit(main())

@@ -26,10 +26,10 @@ pytestmark = pytest.mark.usefixtures("state")
 LAUNCHER = """
 import sys
 from partita.cluster.text import load_cluster
-from partita.lab.fork_client import _at_work
+from partita.lab.fork_client import servers
 from partita.lab.worker_group import WorkerGroup
 with WorkerGroup(load_cluster("local:2")) as group:
-    print(*(worker.process.pid for worker in group.workers), _at_work[0].process.pid, flush=True)
+    print(*(worker.process.pid for worker in group.workers), servers[0].process.pid, flush=True)
     sys.stdin.read()
 """
 
@@ -46,7 +46,7 @@ def own(group: WorkerGroup) -> list[psutil.Process]:
 
 def server() -> int:
     """The process id of this process's fork server."""
-    return fork_client._at_work[0].process.pid
+    return fork_client.servers[0].process.pid
 
 
 def test_a_worker_has_the_rank_that_others_see_and_none_of_the_launchers_descriptors(

@@ -18,11 +18,10 @@ from partita.graph.graph import Graph
 from partita.graph.patterns import shares_memory
 from partita.probes.bench import HOST, Bench
 from partita.probes.extra_lane import ExtraLane
-from partita.probes.operator_timing import _pass
+from partita.probes.operator_timing import timed_pass
 from partita.probes.probe import parts_of, touch_runs
 from partita.probes.stretches import ending, make, stretches_of
 from partita.probes.timing import (
-    _disturbance,
     aged_seconds,
     cold_seconds,
     disturb,
@@ -31,6 +30,7 @@ from partita.probes.timing import (
     few_operators,
     forget,
     slowed_by,
+    surroundings,
 )
 from partita.runtime.device import CPU
 from tests.small import layers, two_layers
@@ -135,11 +135,11 @@ def test_with_the_clock_of_the_process_what_goes_on_beside_counts_itself() -> No
 def test_other_work_passes_over_as_much_as_lies_between(other_work: Callable[[Bench], None]) -> None:
     forget()
     other_work(replace(HOST, between=4096))
-    passed = _disturbance(CPU)[0]
+    passed = surroundings(CPU)[0]
     assert passed[:1024].eq(1.0).all()
     assert passed[1024:].eq(0.0).all()
     other_work(HOST)
-    assert passed.eq(_disturbance(CPU)[0]).all()
+    assert passed.eq(surroundings(CPU)[0]).all()
     assert passed[1024:].eq(1.0).all()
     forget()
 
@@ -179,7 +179,7 @@ def test_what_a_turn_makes_is_free_memory_at_the_next() -> None:
     held = [made for length in (1, 128) for one in stretches_of([graph], length) for made in make(one)]
     given = [[set(one) for one in made.sets] for made in held]
     for number in range(3):
-        _pass(held, number, HOST)
+        timed_pass(held, number, HOST)
     assert [[set(one) for one in made.sets] for made in held] == given
 
 

@@ -260,12 +260,12 @@ def test_a_step_is_not_saved_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     for name in ("held", "manifest_of"):
         monkeypatch.setattr(execution, name, lambda *given, **named: None)
     monkeypatch.setattr(execution, "save_together", lambda *given: (failures.pop(0), given[-2]))
-    monkeypatch.setattr(execution.Execution, "_hold_together", lambda self, rank: None)
+    monkeypatch.setattr(execution.Execution, "hold_together", lambda self, rank: None)
     heard, rank = list[dict[str, Any]](), Mock(spec=Rank, rank=0, program=Mock())
     session, job = Mock(spec=Session, task=None, graph=graph, seed=0), Job(plan, 4, out=str(tmp_path))
     going = execution.Execution(session, job, heard.append, None, 0.0, step=2)
     for _ in range(3):
-        going._keep(rank, 2, 0)
+        going.keep_checkpoint(rank, 2, 0)
     assert failures == ["never asked"]
     assert [event["note"] for event in heard] == [
         "the checkpoint of step 2 was not written (no space); older ones stay"

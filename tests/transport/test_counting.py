@@ -13,7 +13,7 @@ def test_no_lane_forgets_what_another_one_sent() -> None:
     sys.setswitchinterval(1e-6)
     try:
         with ThreadPoolExecutor(4) as lanes:
-            list(lanes.map(lambda _: [transport._count(3) for _ in range(5_000)], range(4)))
+            list(lanes.map(lambda _: [transport.count(3) for _ in range(5_000)], range(4)))
     finally:
         sys.setswitchinterval(interval)
     assert transport.sent == 4 * 5_000 * 3

@@ -80,7 +80,7 @@ def test_a_message_whose_connection_another_closed_has_not_come() -> None:
     """gloo closes the connection of two ranks when one message on it is late."""
     for why in ("", LATE):
         posted = Posted(Work(Started(why)), Board())
-        posted._wait()
+        posted.wait()
         assert bool(posted.arrived) == (not why)
 
 
