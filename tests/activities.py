@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from partita.simulator.activities import Activities, GateSpec, assemble
+from partita.simulator.activities import Activities, Demands, GateSpec, Places, assemble
 from partita.units import Seconds
 
 
@@ -46,22 +46,20 @@ def activities_of(rows: Sequence[Activity], credit: Sequence[float] = (), gates:
     return assemble(
         len(rows),
         edges=(edges[:, 0], edges[:, 1]),
-        lanes=(lanes[:, 0], lanes[:, 1]),
-        weights=np.array(weights, np.float64),
-        until=np.array(until, np.int32),
-        credit=credits,
-        demands=(
+        places=Places(
+            lanes[:, 0], lanes[:, 1], np.array(weights, np.float64), until=np.array(until, np.int32), credit=credits
+        ),
+        demands=Demands(
             np.array([demand[0] for demand in demands], np.int32),
             np.array([demand[1] for demand in demands], np.int32),
             np.array([demand[2] for demand in demands], np.float64),
+            times=np.array(times, np.float64),
+            again=np.array([more for row in rows for more in row.again or (False,) * len(row.demands)], np.bool_),
         ),
-        times=np.array(times, np.float64),
-        again=np.array([more for row in rows for more in row.again or (False,) * len(row.demands)], np.bool_),
         need=np.array([len(row.after) if row.need < 0 else row.need for row in rows], np.int32),
         priority=np.array([row.priority for row in rows], np.int64),
         latency=np.array([row.latency for row in rows], np.float64),
         least=np.array([row.least for row in rows], np.float64),
         guard=np.array([row.guard for row in rows], np.int32),
-        member=np.array([row.member for row in rows], np.int32),
-        gates=gates,
+        gates=(np.array([row.member for row in rows], np.int32), gates),
     )

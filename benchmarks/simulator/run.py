@@ -6,7 +6,7 @@ import time
 
 import numpy as np
 
-from partita.simulator.activities import Activities, Resources, assemble
+from partita.simulator.activities import Activities, Demands, Places, Resources, assemble
 from partita.simulator.clock import advance
 
 
@@ -27,19 +27,19 @@ def program(devices: int, rounds: int, *, shared: bool) -> tuple[Activities, Res
         np.concatenate([compute, compute[own - devices], send[source]]),
         np.concatenate([send, compute[own], compute[late]]),
     )
-    lanes = (np.concatenate([compute, send]), np.concatenate([device, devices + device]))
+    places = Places(np.concatenate([compute, send]), np.concatenate([device, devices + device]))
     work, size = draw.uniform(0.5e-3, 1.5e-3, len(cells)), draw.uniform(0.2e5, 1.0e5, len(cells))
     right = (device + 1) % devices
     if shared:
-        demands = (
+        demands = Demands(
             np.concatenate([compute, send, send, send, send]),
             np.concatenate([device, device, right, devices + device, 2 * devices + right]),
             np.concatenate([work, size * 1e-9, size * 1e-9, size, size]),
         )
     else:
-        demands = (lanes[0], lanes[1], np.concatenate([work, size]))
+        demands = Demands(places.activity, places.lane, np.concatenate([work, size]))
     latency = np.full(2 * len(cells), 5e-5)
-    activities = assemble(2 * len(cells), edges=edges, lanes=lanes, demands=demands, latency=latency)
+    activities = assemble(2 * len(cells), edges=edges, places=places, demands=demands, latency=latency)
     rate = np.repeat([0.5, 1.25e8, 1.25e8], devices)
     peak = rate * np.repeat([2.0, 1.0, 1.0], devices) if shared else rate
     return activities, Resources(rate, peak, np.repeat([5e-3, 0.0, 0.0], devices))

@@ -130,40 +130,55 @@ class Resources:
         return len(self.rate)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Places:
+    """Which activity occupies which lane, as pairs in any order: a `weight` of the lane's `credit` each (1 of 1), held
+    `until` another activity ends (its own end). `credit` has an entry a lane, the others one a pair."""
+
+    activity: Indices
+    lane: Indices
+    weight: Reals | None = None
+    until: Indices | None = None
+    credit: Reals | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Demands:
+    """Which activity draws how much on which resource, as rows in any order, each counting as `times` users (1), and
+    `again` on another resource like it (it does not). Amounts of 0 are none."""
+
+    activity: Indices
+    resource: Indices
+    amount: Reals
+    times: Reals | None = None
+    again: Flags | None = None
+
+
 def assemble(
     count: int,
     *,
     edges: tuple[Indices, Indices],
-    lanes: tuple[Indices, Indices],
-    demands: tuple[Indices, Indices, Reals],
-    weights: Reals | None = None,
-    until: Indices | None = None,
-    credit: Reals | None = None,
-    times: Reals | None = None,
-    again: Flags | None = None,
+    places: Places,
+    demands: Demands,
     need: Indices | None = None,
     priority: Offsets | None = None,
     latency: Reals | None = None,
     least: Reals | None = None,
     guard: Indices | None = None,
-    member: Indices | None = None,
-    gates: Sequence[GateSpec] = (),
+    gates: tuple[Indices, Sequence[GateSpec]] | None = None,
 ) -> Activities:
-    """`count` activities from pairs in any order: `edges` (predecessor, successor), `lanes` (activity, lane),
-    `demands` (activity, resource, amount) that count `times` users; amounts of 0 are left out. Lanes have `weights`
-    each, held `until` the end of an activity, and a `credit`; `latency` and `least` are seconds. Defaults: one user,
-    not again, need all, priority 0, 0 s, 0 s, no guard, no gate, lanes for one at a time. Raises ProgramError for an
-    index out of range, a time below 0 and arrays of other lengths."""
-    flows = demands[2] != 0
+    """`count` activities from what they have to do with each other, `edges` being pairs (predecessor, successor) in any
+    order; `latency` and `least` are seconds, `gates` each one's member and what the gates are. Defaults: need all,
+    priority 0, 0 s, 0 s, no guard, no gate. Raises ProgramError for an index out of range, a time below 0 and arrays of
+    other lengths."""
     successor_start, (successor,) = _rows(count, edges[0], edges[1])
-    weights = np.ones(len(lanes[0])) if weights is None else weights
-    credit = np.ones(int(lanes[1].max(initial=-1)) + 1) if credit is None else credit
-    lane_start, (lane, lane_weight) = _rows(count, lanes[0], lanes[1], weights)
-    freed_start, (freed, freed_weight) = _rows(count, lanes[0] if until is None else until, lanes[1], weights)
-    users = np.ones(len(flows)) if times is None else times
-    more = np.zeros(len(flows), np.bool_) if again is None else again
-    columns = [column[flows] for column in (*demands, users, more)]
-    demand_start, (resource, amount, users_, more_) = _rows(count, *columns)
+    weights = np.ones(len(places.lane)) if places.weight is None else places.weight
+    credit = np.ones(int(places.lane.max(initial=-1)) + 1) if places.credit is None else places.credit
+    lane_start, (lane, lane_weight) = _rows(count, places.activity, places.lane, weights)
+    until = places.activity if places.until is None else places.until
+    freed_start, (freed, freed_weight) = _rows(count, until, places.lane, weights)
+    demand_start, (resource, amount, times, again) = _flows(count, demands)
+    member, opened = gates or (np.full(count, -1, np.int32), ())
     return Activities(
         need=np.bincount(edges[1], minlength=count).astype(np.int32) if need is None else need,
         successor_start=successor_start,
@@ -181,13 +196,13 @@ def assemble(
         demand_start=demand_start,
         demand_resource=resource.astype(np.int32),
         demand_amount=amount.astype(np.float64),
-        demand_times=users_.astype(np.float64),
-        demand_again=more_.astype(np.bool_),
+        demand_times=times.astype(np.float64),
+        demand_again=again.astype(np.bool_),
         guard=np.full(count, -1, np.int32) if guard is None else guard,
-        member=np.full(count, -1, np.int32) if member is None else member,
-        gate_start=np.cumsum([0, *(members for members, _, _ in gates)]).astype(np.int64),
-        gate_need=np.array([need for _, need, _ in gates], np.int64),
-        gate_within=np.array([within for _, _, within in gates], np.int64),
+        member=member,
+        gate_start=np.cumsum([0, *(members for members, _, _ in opened)]).astype(np.int64),
+        gate_need=np.array([need for _, need, _ in opened], np.int64),
+        gate_within=np.array([within for _, _, within in opened], np.int64),
     )
 
 
@@ -195,6 +210,15 @@ def resources_of(rows: Sequence[tuple[float, float, float]]) -> Resources:
     """Resources from (rate, peak, burst) triples."""
     table = np.array(rows, np.float64).reshape(-1, 3)
     return Resources(table[:, 0].copy(), table[:, 1].copy(), table[:, 2].copy())
+
+
+def _flows(count: int, demands: Demands) -> tuple[Offsets, list[NDArray[np.generic]]]:
+    """Resource, amount, users and `again` of what is demanded, by activity, as `_rows`."""
+    flows = demands.amount != 0
+    times = np.ones(len(flows)) if demands.times is None else demands.times
+    again = np.zeros(len(flows), np.bool_) if demands.again is None else demands.again
+    columns = demands.activity, demands.resource, demands.amount, times, again
+    return _rows(count, *(column[flows] for column in columns))
 
 
 def _rows(count: int, row: Indices, *columns: NDArray[np.generic]) -> tuple[Offsets, list[NDArray[np.generic]]]:

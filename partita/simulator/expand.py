@@ -18,7 +18,7 @@ from partita.arrays import Array, Flags, Ints, Reals
 from partita.cost.prices import Prices
 from partita.program.flight import in_flight
 from partita.program.program import Policy, Program, Role
-from partita.simulator.activities import Activities, GateSpec, assemble
+from partita.simulator.activities import Activities, Demands, GateSpec, Places, assemble
 from partita.simulator.ports import Ports
 from partita.simulator.symmetry import Symmetry, folded
 from partita.simulator.transfers import Transfers, unrolled
@@ -198,24 +198,26 @@ def _repeated(draft: RoundDraft, host: Ints, number: Ints, rounds: int) -> Activ
     return assemble(
         rounds * count,
         edges=(edges[0], edges[1]),
-        lanes=((number[lane[0]] + turn * count).ravel().astype(np.int32), np.tile(lane[1], rounds).astype(np.int32)),
-        weights=np.tile(lane[2], rounds).astype(np.float64),
-        until=(number[lane[3]] + turn * count).ravel().astype(np.int32),
-        credit=np.array(draft.credit, np.float64),
-        demands=(
+        places=Places(
+            (number[lane[0]] + turn * count).ravel().astype(np.int32),
+            np.tile(lane[1], rounds).astype(np.int32),
+            np.tile(lane[2], rounds).astype(np.float64),
+            until=(number[lane[3]] + turn * count).ravel().astype(np.int32),
+            credit=np.array(draft.credit, np.float64),
+        ),
+        demands=Demands(
             (mine + turn * count).ravel().astype(np.int32),
             np.tile(resource[1][order], rounds).astype(np.int32),
             np.tile(resource[2][order], rounds).astype(np.float64),
+            times=np.tile(resource[3][order], rounds).astype(np.float64),
+            again=np.tile(resource[4][order], rounds).astype(np.bool_),
         ),
-        times=np.tile(resource[3][order], rounds).astype(np.float64),
-        again=np.tile(resource[4][order], rounds).astype(np.bool_),
         need=np.where(need > 0, np.minimum(need, all_of), all_of).astype(np.int32),
         priority=np.tile(draft.priority[host], rounds),
         latency=np.tile(draft.latency[host], rounds),
         least=np.tile(draft.least[host], rounds),
         guard=guards,
-        member=np.tile(draft.member[host], rounds).astype(np.int32),
-        gates=draft.gates,
+        gates=(np.tile(draft.member[host], rounds).astype(np.int32), draft.gates),
     )
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from partita.errors import ProgramError
-from partita.simulator.activities import assemble, resources_of
+from partita.simulator.activities import Demands, Places, assemble, resources_of
 from partita.simulator.clock import advance
 from partita.simulator.plain import advance_plainly
 from tests.activities import Activity, activities_of
@@ -140,8 +140,8 @@ def test_pairs_in_any_order_make_the_same_activities():
     flat = assemble(
         3,
         edges=(index(1, 0), index(2, 1)),
-        lanes=(index(2, 0), index(0, 1)),
-        demands=(index(2, 0, 1), index(0, 0, 0), np.array([1.0, 2.0, 0.0])),
+        places=Places(index(2, 0), index(0, 1)),
+        demands=Demands(index(2, 0, 1), index(0, 0, 0), np.array([1.0, 2.0, 0.0])),
     )
     rows = activities_of(
         [
