@@ -1,6 +1,7 @@
 """What a run must equal: the same training in plain PyTorch, in one process; `check` compares.
 
 check           whether a plan's training is what its class promises
+trial           a plan's training beside the serial one that it has to equal
 reference       synchronous plans
 half_precision  these in half precision
 captured        gradients of the captured step, where those of the model differ

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
-from functools import partial
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from math import inf
 from typing import Any, Final
 
@@ -15,27 +14,20 @@ from partita.cluster.cluster import Cluster
 from partita.errors import TaskError
 from partita.graph.graph import Graph
 from partita.graph.tensor import ITEMSIZE
-from partita.lowering.lower import last_program
-from partita.oracles.half_precision import half_precision
 from partita.oracles.mean import divides, hooks_on, unlike_its_parts, unlike_its_shares
-from partita.oracles.reference import fresh, reference
-from partita.oracles.replay import replayed
-from partita.oracles.replicas import ReplicaTraining
+from partita.oracles.trial import Trial
 from partita.oracles.undetermined import undetermined
 from partita.plan.memory import Precision
 from partita.plan.plan import Plan
 from partita.program.ledger import Merge
 from partita.program.program import Program
-from partita.runs.assembly import train_in_process
 from partita.runs.heap import limit
-from partita.runtime.leg import Leg, legs
 from partita.runtime.state import State
 from partita.runtime.workload import Workload
 from partita.task import Task
 from partita.telling import Tell, quiet
 from partita.tracing.capture import capture
-from partita.tracing.draws import sample_dims
-from partita.tracing.kept import loss_in, put_back
+from partita.tracing.kept import loss_in
 from partita.tracing.successive import changing, follows_python_random
 from partita.tracing.trace import elements_of
 from partita.units import show_bytes
@@ -71,65 +63,133 @@ def checked(
     """
     tell(f"capturing {task.name} in fp64")
     _check_memory(task)
-    found = {}
-    for precision in ("fp64", "fp32"):
-        with loss_in(task, precision):
-            graph = capture(task, precision=precision)
-            plan = planned(graph)
-            parts = legs(graph, plan, cluster, steps)
-            program = last_program(graph, plan, cluster)
-            tell(f"training {steps} steps of {plan.name} in {precision}")
-            work = Workload(task, graph, seed, precision, keyed=True)
-            train = put_back(task)(partial(train_in_process, work, plan, cluster, steps, order=order))
-            states, _ = train()
-            whole = not graph.mutations
-            tell(f"training the same serially in {precision}")
-            ledger, dims = ledger_of(states), sample_dims(graph)
-            serially = put_back(task)(partial(
-                serial_training, task, cluster, seed=seed, precision=precision, dims=dims, ledger=ledger, graph=graph
-            ))  # fmt: skip
-            plainly = partial(serially, parts, whole=whole or bool(ledger))
-            serial = plainly()
-            gaps = gaps_of(gathered(program, states), serial[0])
-            found[precision] = largest(gaps)
-            if precision == "fp64":
-                explained = partial(_explained, task, program, steps, seed, gaps, serial[0], plainly, dims, whole)
-            if precision == "fp64" and not parts[-1].program.steps and not ledger:
-                found[precision] = max(found[precision], difference_before_end(train, serially, parts[:-1]))
-            if precision == "fp32":
-                found["control"] = difference(detached(serially(parts, whole=False) if whole else serial), serial[0])
-    short, sums = next(((b.master and b.dtype, b.sums) for b in program.trained), ("", ""))
-    near = found["fp64"] <= (tolerance := ROUNDING[short] if short and not sums else TOLERANCE)
-    # What is fed the same sub-batches takes the same steps from them, whatever its loss does across samples.
-    how = _compared(plan, program, bool(ledger), bool(short))
-    across = not whole and how in WHOLE and divides(program)
+
+    def outcome(precision: str) -> Outcome:
+        graph = capture(task, precision=precision)
+        work = Workload(task, graph, seed, precision, keyed=True)
+        return compared(Trial(work, planned(graph), cluster, steps, order), tell)
+
     with loss_in(task, "fp64"):
-        because = (unlike_its_parts(task, graph.batch, seed) if across else "") if near else explained()
+        exact = outcome("fp64")
+        gap = max(largest(exact.gaps), exact.before_end())
+    with loss_in(task, "fp32"):
+        rough = outcome("fp32")
+        control = rough.control()
+    near = gap <= rough.tolerance
+    with loss_in(task, "fp64"):
+        because = rough.unlike_its_parts() if near else exact.because()
     return {
         "equal": near and not because,
-        "semantics": program.semantics,
-        "max_difference": found["fp64"],
-        "tolerance": tolerance,
-        "against": _against(plan, program, how, whole),
-        "fp32_difference": found["fp32"],
-        "control_difference": found["control"],
+        "semantics": rough.trial.program.semantics,
+        "max_difference": gap,
+        "tolerance": rough.tolerance,
+        "against": rough.against,
+        "fp32_difference": largest(rough.gaps),
+        "control_difference": control,
         "because": because,
     }
 
 
-def _compared(plan: Plan, program: Program, replayed: bool, short: bool) -> str:
-    """How a plan is compared, a key of AGAINST."""
-    coded = program.codings or any(sync.wire.codecs for sync in plan.sync)
-    rounded = program.semantics == "lossy" and plan.memory.precision is Precision.TF32 and not coded
-    return "replayed" if replayed else "halved" if short else "rounded" if rounded else program.semantics
+def compared(trial: Trial, tell: Tell) -> Outcome:
+    """Both trainings of a trial, made and compared."""
+    parts, program, precision = trial.legs, trial.program, trial.work.precision
+    tell(f"training {trial.steps} steps of {trial.plan.name} in {precision}")
+    states = trial.trained()
+    tell(f"training the same serially in {precision}")
+    ledger = ledger_of(states)
+    straight = trial.serially(parts, ledger, whole=trial.whole or bool(ledger))[0]
+    return Outcome(trial, ledger, straight, gaps_of(gathered(program, states), straight))
 
 
-def _against(plan: Plan, program: Program, how: str, whole: bool) -> str:
-    """What the weights were compared with."""
-    if how == "consensus" and any(sync.frequency.period == 0 for sync in plan.sync):
-        how = "once"
-    said = AGAINST[how].format(lag=program.slots - 1, steps=program.steps)
-    return said if whole else f"{said}, fed the same sub-batches, each worker's with buffers of its own"
+@dataclass(frozen=True)
+class Outcome:
+    """A trial that was made: the servers' `ledger`, the weights to which serial training goes `straight`, and the
+    `gaps` to which the plan's are apart from them."""
+
+    trial: Trial
+    ledger: tuple[Merge, ...]
+    straight: Weights
+    gaps: Weights
+
+    @property
+    def tolerance(self) -> float:
+        """How far weights may be apart: a rounding error where short gradients are summed in any order."""
+        short, sums = self.trial.short, next((bucket.sums for bucket in self.trial.program.trained), "")
+        return ROUNDING[short] if short and not sums else TOLERANCE
+
+    @property
+    def how(self) -> str:
+        """How the plan is compared, a key of AGAINST."""
+        plan, program = self.trial.plan, self.trial.program
+        coded = program.codings or any(sync.wire.codecs for sync in plan.sync)
+        rounded = program.semantics == "lossy" and plan.memory.precision is Precision.TF32 and not coded
+        if self.ledger:
+            return "replayed"
+        return "halved" if self.trial.short else "rounded" if rounded else program.semantics
+
+    @property
+    def against(self) -> str:
+        """What the weights were compared with."""
+        program, how = self.trial.program, self.how
+        if how == "consensus" and any(sync.frequency.period == 0 for sync in self.trial.plan.sync):
+            how = "once"
+        said = AGAINST[how].format(lag=program.slots - 1, steps=program.steps)
+        return said if self.trial.whole else f"{said}, fed the same sub-batches, each worker's with buffers of its own"
+
+    def again(self, **more: Any) -> Weights:
+        """Where the same serial training ends once more."""
+        trial = self.trial
+        return detached(trial.serially(trial.legs, self.ledger, whole=trial.whole or bool(self.ledger), **more))
+
+    def before_end(self) -> float:
+        """The largest difference of any replica before the averaging at the end of the run; 0 without one."""
+        trial = self.trial
+        if trial.legs[-1].program.steps or self.ledger:
+            return 0.0
+        states, serial = trial.trained(settle=False), trial.serially(trial.legs[:-1], whole=False)
+        return max(difference(states[rank].leaves, weights) for rank, weights in serial.items())
+
+    def control(self) -> float:
+        """How far apart the serial training ends where it is fed in two halves, if it may be fed at once."""
+        trial = self.trial
+        halved = detached(trial.serially(trial.legs, self.ledger, whole=False)) if trial.whole else self.straight
+        return difference(halved, self.straight)
+
+    def unlike_its_parts(self) -> str:
+        """Why weights are not those of whole minibatches though they are those of their parts; else "".
+
+        What is fed the same sub-batches takes the same steps from them, whatever its loss does across samples."""
+        trial = self.trial
+        across = not trial.whole and self.how in WHOLE and divides(trial.program)
+        return unlike_its_parts(trial.work.task, trial.work.graph.batch, trial.work.seed) if across else ""
+
+    def because(self) -> str:
+        """Why weights are not equal, if it is known."""
+        trial, task, seed = self.trial, self.trial.work.task, self.trial.work.seed
+        if why := changing(task):
+            return why
+        if follows_python_random(task):
+            return (
+                "the step follows Python's or NumPy's random numbers, and every worker draws its own; draw with torch, "
+                "as tensors, of which `verify` gives every sample the same"
+            )
+        if (apart := difference(self.again(), self.straight)) > TOLERANCE:
+            return (
+                f"the same serial training, made twice, ends {apart:.3g} apart: samples or first weights come from a "
+                "generator that --seed does not seed; draw from torch's, Python's or NumPy's own, not from a new one"
+            )
+        if why := unlike_its_shares(task, trial.program, trial.steps, seed):
+            return why
+        if trial.whole and (why := unlike_its_shares(task, trial.program, trial.steps, seed, drawing=True)):
+            return why
+        if divides(trial.program) and (why := hooks_on(task)):
+            return why
+        if any(bucket.master for bucket in trial.program.buckets):
+            return ""
+        nudged, batch = gaps_of(self.again(nudged=True), self.straight), trial.program.batch
+        return undetermined(
+            task, self.gaps, nudged, TOLERANCE, batch=batch, steps=trial.steps, seed=seed, dims=trial.dims
+        )
 
 
 def _check_memory(task: Task) -> None:
@@ -145,58 +205,6 @@ def _check_memory(task: Task) -> None:
 def detached(states: Mapping[int, Weights]) -> Weights:
     """The weights of rank 0."""
     return {name: weight.detach() for name, weight in states[0].items()}
-
-
-def _explained(
-    task: Task, program: Program, steps: int, seed: int, gaps: Weights, straight: Weights,
-    serially: Callable[..., Mapping[int, Weights]], dims: Mapping[int, int], whole: bool,
-) -> str:  # fmt: skip
-    """Why weights are not equal, if it is known: `gaps` apart from the serial training to `straight`, which `serially`
-    repeats, also from weights a rounding away. `whole`: a step changes no buffers."""
-    if why := changing(task):
-        return why
-    if follows_python_random(task):
-        return (
-            "the step follows Python's or NumPy's random numbers, and every worker draws its own; draw with torch, as "
-            "tensors, of which `verify` gives every sample the same"
-        )
-    if (apart := difference(detached(serially()), straight)) > TOLERANCE:
-        return (
-            f"the same serial training, made twice, ends {apart:.3g} apart: samples or first weights come from a "
-            "generator that --seed does not seed; draw from torch's, Python's or NumPy's own, not from a new one"
-        )
-    if why := unlike_its_shares(task, program, steps, seed):
-        return why
-    if whole and (why := unlike_its_shares(task, program, steps, seed, drawing=True)):
-        return why
-    if divides(program) and (why := hooks_on(task)):
-        return why
-    if any(bucket.master for bucket in program.buckets):
-        return ""
-    again = gaps_of(detached(serially(nudged=True)), straight)
-    return undetermined(task, gaps, again, TOLERANCE, batch=program.batch, steps=steps, seed=seed, dims=dims)
-
-
-def serial_training(
-    task: Task, cluster: Cluster, parts: Sequence[Leg], *, ledger: Sequence[Merge] = (), whole: bool,
-    graph: Graph | None = None, **more: Any,
-) -> dict[int, dict[str, torch.Tensor]]:  # fmt: skip
-    """The serial training that a plan has to equal: `reference`, with replicas that agree as the plans of the legs say;
-    with a `ledger`, the replay of it; with masters, training in half precision of the model, or of the captured step
-    `graph`."""
-    if any(bucket.master for bucket in parts[0].program.buckets):
-        return {0: half_precision(task, parts, graph=graph, **more).masters}
-    if ledger:
-        own = replace(fresh(task, **more), once=parts[0].program.deferred)
-        return {0: replayed(own, parts, ledger, whole=whole)}
-    return reference(task, parts, whole=whole, replica_training=ReplicaTraining(cluster), **more)
-
-
-def difference_before_end(train: Callable[..., Any], serially: Callable[..., Any], parts: Sequence[Leg]) -> float:
-    """The largest difference of any replica before the averaging at the end of the run."""
-    states, _ = train(settle=False)
-    serial = serially(parts, whole=False)
-    return max(difference(states[rank].leaves, weights) for rank, weights in serial.items())
 
 
 def ledger_of(states: Mapping[int, State]) -> tuple[Merge, ...]:

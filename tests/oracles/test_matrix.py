@@ -18,8 +18,9 @@ import torch
 
 from partita.errors import LoweringError, PlanError
 from partita.graph.graph import Graph
-from partita.oracles.check import TOLERANCE, difference, gathered, serial_training
+from partita.oracles.check import TOLERANCE, difference, gathered
 from partita.oracles.reference import shares_of
+from partita.oracles.trial import serial_training
 from partita.recipes.catalogue import call
 from partita.runs.assembly import train_in_process
 from partita.runtime.leg import Leg, legs
