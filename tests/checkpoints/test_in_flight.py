@@ -58,13 +58,13 @@ def test_what_is_in_flight_at_the_end_of_a_leg_is_applied_before_the_next(
     """Ahead of a last period that is shorter, or of another phase: a run that ended there and goes on has the bits of
     one that never stopped."""
     task, machines = perceptron(), cluster_of(3)
-    graph = capture(task)
-    made = call(plan, graph, machines)
-    unbroken, losses = train_in_process(task, graph, made, machines, steps, keyed=True)
-    train_in_process(task, graph, made, machines, ended, keyed=True, keep=SavePolicy(str(tmp_path), ended))
+    work = Workload(task, capture(task), keyed=True)
+    made = call(plan, work.graph, machines)
+    unbroken, losses = train_in_process(work, made, machines, steps)
+    train_in_process(work, made, machines, ended, keep=SavePolicy(str(tmp_path), ended))
     saved = open_checkpoint(tmp_path / "checkpoints" / f"step-{ended}")
     assert saved.manifest.flying
-    again, found = train_in_process(task, graph, made, machines, steps, keyed=True, saved=saved)
+    again, found = train_in_process(work, made, machines, steps, saved=saved)
     assert {step: found[step] for step in range(ended, steps)} == {step: losses[step] for step in range(ended, steps)}
     for rank, state in unbroken.items():
         assert all(torch.equal(flat, again[rank].parameter[name]) for name, flat in state.parameter.items())
