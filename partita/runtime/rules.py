@@ -18,6 +18,7 @@ from partita.kernels.adam import in_one_pass
 from partita.plan.plan import Rule, Update
 from partita.plan.rule import momentum_ahead, rate_factor
 from partita.task import Task
+from partita.tracing.copies import fakes_cloned
 from partita.tracing.optimizer import optimizer_for
 
 UP: Final = {"maximize": False}  # as torch's optimizers have it: uphill, with the gradient's sign turned
@@ -178,7 +179,7 @@ def whole_groups(task: Task, graph: Graph) -> Groups:
 
 
 def _fake_groups(task: Task, graph: Graph) -> Groups:
-    with FakeTensorMode():
+    with FakeTensorMode(), fakes_cloned():
         return groups_among(task, _weights_like(graph))
 
 
@@ -196,7 +197,7 @@ def first_settings(task: Task, graph: Graph, update: Update) -> Groups:
 
 
 def _first_settings(task: Task, graph: Graph, update: Update) -> Groups:
-    with FakeTensorMode():
+    with FakeTensorMode(), fakes_cloned():
         weights = _weights_like(graph)
         groups = optimizer_of(task, update, weights.values()).param_groups
         names = {id(weight): name for name, weight in weights.items()}

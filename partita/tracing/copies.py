@@ -4,17 +4,25 @@
     self.mlpf = lambda x: m.c_proj(m.act(m.c_fc(x)))     # minGPT's forward calls it
 
 `deepcopy` takes a function as it is, and with it the layers of the first module, with which the copy would compute.
+
+Of a fake tensor it copies the mode as well, with weak references to storages that are released once more by each copy:
+a model that copied a part of itself while it was built, as a student makes its teacher, aborted the process.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from copy import deepcopy
 from types import CellType, FunctionType, MethodType
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._pytree import tree_leaves
+
+DEEPCOPY: Final = "__deepcopy__"
 
 
 def copied(model: nn.Module) -> nn.Module:
@@ -34,6 +42,31 @@ def copied(model: nn.Module) -> nn.Module:
         twin.__defaults__ = function.__defaults__ and tuple(_own(value, memo) for value in function.__defaults__)
         twin.__kwdefaults__ = function.__kwdefaults__ and {k: _own(v, memo) for k, v in function.__kwdefaults__.items()}
     return made
+
+
+@contextmanager
+def fakes_cloned() -> Iterator[None]:
+    """A context in which the deep copy of a fake tensor is a clone of it, in the same mode."""
+    before = getattr(FakeTensor, DEEPCOPY)
+    setattr(FakeTensor, DEEPCOPY, _clone)
+    try:
+        yield
+    finally:
+        setattr(FakeTensor, DEEPCOPY, before)
+
+
+def _clone(fake: FakeTensor, memo: dict[int, Any]) -> Any:
+    """What is set on a tensor is copied with it, and not what is set on a parameter, as torch has it."""
+    if id(fake) in memo:
+        return memo[id(fake)]
+    with torch.no_grad():
+        made = fake.clone()
+    if isinstance(fake, nn.Parameter):
+        memo[id(fake)] = nn.Parameter(made, fake.requires_grad)
+    else:
+        memo[id(fake)] = made.requires_grad_(fake.requires_grad)
+        vars(made).update({name: deepcopy(value, memo) for name, value in vars(fake).items() if name not in vars(made)})
+    return memo[id(fake)]
 
 
 def _twins(held: list[Any]) -> list[tuple[FunctionType, FunctionType]]:

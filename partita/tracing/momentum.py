@@ -12,6 +12,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from partita.graph.graph import Graph
 from partita.graph.tensor import Tensor
 from partita.task import Task
+from partita.tracing.copies import fakes_cloned
 from partita.tracing.optimizer import optimizer_for
 
 STEPS: Final = 5  # of a schedule, in which one that moves the momentum shows it
@@ -23,7 +24,7 @@ def with_momentum(graph: Graph, task: Task) -> Graph:
     and by step."""
     if graph.optimizer.name != "SGD":
         return graph
-    with FakeTensorMode():
+    with FakeTensorMode(), fakes_cloned():
         weights = [_empty(p.tensor) for p in graph.trainable]
         optimizer = optimizer_for(task, weights)
         groups = _settings(optimizer)

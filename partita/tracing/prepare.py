@@ -26,6 +26,7 @@ from partita.errors import Ended, TaskError, first_line
 from partita.graph.graph import TANGENT
 from partita.graph.tensor import DTYPE_OF, PRECISION_OF
 from partita.task import Task
+from partita.tracing.copies import fakes_cloned
 from partita.tracing.leaves import changed
 
 Tensors = Mapping[str, torch.Tensor]
@@ -67,7 +68,8 @@ def checked_model(task: Task) -> nn.Module:
 def _built(task: Task) -> nn.Module:
     """What Task.model returns. Raises TaskError where that is no module."""
     try:
-        model = task.model()
+        with fakes_cloned():
+            model = task.model()
     except Ended:
         raise
     except SystemExit as stop:

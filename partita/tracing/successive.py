@@ -25,6 +25,7 @@ from torch.utils._pytree import tree_leaves
 
 from partita.errors import CaptureError
 from partita.task import Task
+from partita.tracing.copies import fakes_cloned
 from partita.tracing.hidden_inputs import exporting, seen_through
 from partita.tracing.kept import kept, own_values, put_back
 from partita.tracing.prepare import Rest, build_batch, checked_model, flatten
@@ -160,7 +161,7 @@ def _asked_of(
 ) -> T:  # fmt: skip
     """What `ask` finds of a model that made a step on such batches, in the precision in which it is built: fake weights
     cannot always be cast."""
-    with put_back(task), mode or nullcontext(), seen_through():
+    with put_back(task), mode or nullcontext(), seen_through(), fakes_cloned():
         model = checked_model(task)
         own = next((p.dtype for p in model.parameters() if p.is_floating_point()), None)
         given = [[t.to(own) if own and t.is_floating_point() else t for t in tensors] for tensors, _ in flat]

@@ -18,6 +18,7 @@ from partita.errors import CaptureError, PartitaError, first_line
 from partita.task import Task
 from partita.tracing.calls import AtenCall
 from partita.tracing.conditions import Conditions
+from partita.tracing.copies import fakes_cloned
 from partita.tracing.fused import Fused
 from partita.tracing.hidden_inputs import Varying, exporting, seen_through
 from partita.tracing.kept import changes, own_values, put_back
@@ -98,6 +99,7 @@ def _traced(
         places = stack.enter_context(ModuleStack(model))
         stack.enter_context(exporting())
         stack.enter_context(seen_through())
+        stack.enter_context(fakes_cloned())
         stack.enter_context(fake)
         if precision == "fp64":
             stack.enter_context(Promoted())

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import deepcopy
 from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 
-from partita.oracles.check import checked
+from partita.oracles.check import TOLERANCE, checked
 from partita.recipes.catalogue import call
+from partita.tracing.capture import capture
 from partita.tracing.copies import copied
 from tests.small import cluster_of, perceptron
 
@@ -95,3 +98,35 @@ def test_a_function_s_keywords_are_the_copy_s() -> None:
         made.layer.weight.zero_()
         made.layer.bias.fill_(3.0)
     assert made.call(torch.ones(2)).tolist() == [3.0, 3.0]
+
+
+class Taught(nn.Module):
+    """A student whose teacher begins as a copy of it, and counts batches."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.student = nn.Sequential(nn.Linear(6, 6), nn.BatchNorm1d(6), nn.Tanh(), nn.Linear(6, 6))
+        self.student[1].running_mean.mark = "mean"  # type: ignore[attr-defined]
+        self.teacher = deepcopy(self.student)
+        assert self.teacher[1].running_mean.mark == "mean"  # type: ignore[attr-defined]
+        for module in self.teacher.modules():
+            for name in list(module._parameters):
+                module.register_buffer(name, module._parameters.pop(name).detach())  # type: ignore[union-attr]
+
+    def forward(self, x: Any) -> Any:
+        with torch.no_grad():
+            taught = self.teacher(x)
+        return self.student(x) - taught
+
+
+def test_a_model_that_copies_a_part_of_itself_is_traced_without_its_mode_being_copied(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Weak references to storages that were copied with the mode were released twice, which aborted the process."""
+    copies = list[object]()
+    monkeypatch.setattr(FakeTensorMode, "__deepcopy__", lambda mode, memo: copies.append(mode), raising=False)
+    task = replace(perceptron(), model=Taught)
+    assert capture(task).rung == "dispatch"
+    machines = cluster_of(2)
+    assert checked(task, lambda graph: call("ddp", graph, machines), machines)["max_difference"] <= TOLERANCE
+    assert copies == []
