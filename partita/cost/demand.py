@@ -155,7 +155,7 @@ def _transport(costs: Costs, program: Program, act: Collective | Send | Receive,
     elements, item = program.extent(act, ranks)
     laps, share = 2 if act.kind is Kind.ALL_REDUCE else 1, (ranks - 1) / ranks * elements * item
     added, messages = w.reduced * (laps == 2), laps * (ranks - 1)
-    core = 2 * messages * w.hopping_start + share * (laps * (w.sent + w.received) + added)
+    core = w.first_hop + 2 * messages * w.hopping_start + share * (laps * (w.sent + w.received) + added)
     return Demand(core, messages * (w.hop(elements * item / ranks) + circle.way))
 
 
@@ -175,14 +175,16 @@ def hop_parts(costs: Costs, program: Program, act: Collective, ranks: int) -> It
     elements, item = program.extent(act, ranks)
     w, (schedule, edges) = costs.wiring, course(program, act, ranks)
     ahead, back = costs.codec(act.codec) if act.codec else (NOTHING, NOTHING)
-    encoded, decoded = set[int](), set[int]()  # who has done so before
+    encoded, decoded, awake = set[int](), set[int](), set[int]()  # who has done so before
     for load in loads_of(schedule, elements, item, act.codec, act.density, edges):
         start, added = w.hopping_start * load.messages, w.reduced * load.added * item
+        woken = [0.0 if rank in awake else w.first_hop for rank in (load.source, load.target)]
         merged = costs.copy.element * MERGING * load.merged
         yield load, HopCores(
             (ahead.warm if load.source in encoded else ahead).of(load.encoded, bool(load.encoded)),
-            start + w.sent * load.size, start + w.received * load.size,
+            start + woken[0] + w.sent * load.size, start + woken[1] + w.received * load.size,
             added + (back.warm if load.target in decoded else back).of(load.decoded) + merged,
         )  # fmt: skip
+        awake |= {load.source, load.target}
         encoded |= {load.source} if load.encoded else set()
         decoded |= {load.target} if load.decoded else set()

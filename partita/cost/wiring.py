@@ -105,6 +105,7 @@ class Wiring:
                        core-seconds of computing between them
       reduced          core-seconds of adding a byte
       hops, hop_start  by size the latency of each of a chain of messages (`message`), and the call of one (`start`)
+      first_hop        core-seconds that each rank takes more of its first hop, for which its threads are woken
       schedules        by algorithm the seconds of an all-reduce among all ranks, by size
     beside computing
       overlap          by size the factor by which a collective takes longer while its ranks compute
@@ -137,6 +138,7 @@ class Wiring:
     reduced: Seconds = 0.2e-9
     hops: Rows = ()
     hop_start: Seconds | None = None
+    first_hop: Seconds = 0.0
     schedules: tuple[tuple[str, Rows], ...] = ()
     overlap: Rows = ()
     gather_overlap: Rows = ()

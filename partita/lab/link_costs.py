@@ -17,7 +17,7 @@ from partita.lab.contention import Ranks, ranks_of, swapped
 from partita.lab.link_rows import Hop, Round, crowds_by_peers, each_byte, hops_of, middle_of, quicker, rounds_of
 from partita.lab.worker_group import WorkerGroup
 from partita.probes.crowd_timing import Congested
-from partita.probes.link_timing import CHAIN
+from partita.probes.link_timing import CHAIN, FEW
 from partita.program.instruction import Collective
 from partita.program.program import Program
 from partita.program.space import Kind
@@ -133,11 +133,12 @@ def _efficiency(hops: Sequence[Hop], slowest: BytesPerSecond, burst: Bytes, each
 def _crowded(alone: Wiring, replies: list[dict[str, Any]], hops: Sequence[Hop], ranks: Ranks) -> Wiring:
     """The costs of links where messages are not `alone`, but in chains (`hops`) or in crowds."""
     hop_start = hops[0].core / 2  # who waits for each message wakes up for each
+    asleep = median(reply["waking"] for reply in replies)
     waits = tuple((hop.size, max(hop.wall - swapped(alone, ranks, hop.size, hop_start), 1e-6)) for hop in hops)
     crowds = crowds_by_peers(replies[-1]["crowds"])
     served = crowds.pop(0, ())
     return replace(
-        alone, hops=waits, hop_start=hop_start,
+        alone, hops=waits, hop_start=hop_start, first_hop=max(asleep - FEW * hops[0].core, 0.0),
         congestion=_congestion(served, lambda size: swapped(alone, ranks, size, rate=ranks.quota)),
         crowding=tuple((n, _congestion(rows, partial(swapped, alone, ranks))) for n, rows in crowds.items()),
         queue=tuple((size, queue_of(size, ends)) for size, ends in replies[-1].get("queued", ())),

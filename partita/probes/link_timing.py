@@ -34,6 +34,7 @@ CHAINED: Final[tuple[Bytes, ...]] = (2**16, 2**18, 2**20, 2**22)
 FEWEST, MOST = 5, 20  # rounds of a collective: of the largest size, and of small ones
 MESSAGE_ROUNDS, CHAIN_ROUNDS, LONE_ROUNDS = 12, 8, 40
 CHAIN: Final = 8  # all-reduces right behind one another
+FEW: Final = 3  # hops of a chain that begins asleep
 CHAINED_SUMS: Final[Bytes] = 2**18  # larger ones cost the same in a row
 
 
@@ -131,6 +132,17 @@ def hop_seconds(largest: Bytes) -> list[tuple[Bytes, Seconds, Seconds, Seconds]]
         return found
 
 
+def waking_seconds() -> Seconds:
+    """This process's core-seconds of a chain of a FEW hops, of all ranks and a number each, in a lane and behind
+    computing, a mean: a collective that goes by hops finds lanes and gloo's threads asleep."""
+    rank, world = dist.get_rank(), dist.get_world_size()
+    chain = partial(round_about, Processes(rank), FEW, (rank - 1) % world, (rank + 1) % world, 4)
+    dist.barrier()
+    with ExtraLane() as lane:
+        _, core, ahead = _in_a_row(lane, [chain], MOST)
+        return core - ahead
+
+
 def lone_seconds(rank: int, lane: ExtraLane | None = None) -> tuple[Seconds, Seconds]:
     """(seconds from the end of computing on rank 0 until a number sent there has come to rank 1, this process's
     core-seconds of it): medians; 0 where they are not known. Rank 1 waits for it in a `lane`, or in the thread that
@@ -176,6 +188,7 @@ def rank_wires(
     found["crowds"] = [crowded, _crowds(rank, world, sizes[-1], device)]
     found |= {"posted": [posted, posted_seconds(rank, world, sizes[-1])], "hops": hop_seconds(sizes[-1])}
     found["row"] += chained(short, device=device, many=CHAIN)
+    found["waking"] = waking_seconds()
     return found | {kind: found[kind] + wire_seconds(Kind(kind), sizes, device=device) for kind in kinds}
 
 

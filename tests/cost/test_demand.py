@@ -119,14 +119,14 @@ def test_a_codec_s_code_is_at_hand_from_its_second_hop_on() -> None:
     """A rank of a ring of three encodes two partial sums and its own result, decodes four parts, and adds two; results
     of others it passes on."""
     program, costs = given("ddp(collective=ring,codec=q8)")
-    wiring = replace(costs.wiring, sent=2e-6, received=3e-6, reduced=5e-6)
+    wiring = replace(costs.wiring, sent=2e-6, received=3e-6, reduced=5e-6, first_hop=9e-6)
     costs = replace(costs, codecs={"q8": (AHEAD, BACK)}, wiring=wiring)
     (act,) = (i.act for i in program.roles[0].instructions if isinstance(i.act, Collective))
     coded = N // RANKS + 4
     encoding = AHEAD.call + 3 * AHEAD.tensor + N * AHEAD.element
     decoding = BACK.call + 4 * BACK.tensor + 4 * N / RANKS * BACK.element
     moving = 4 * coded * (wiring.sent + wiring.received) + 2 * 4 * N / RANKS * wiring.reduced
-    assert hop_cores(costs, program, act, RANKS) == pytest.approx([encoding + decoding + moving] * RANKS)
+    assert hop_cores(costs, program, act, RANKS) == pytest.approx([encoding + decoding + moving + wiring.first_hop] * RANKS)
 
 
 def test_sparse_hops_search_and_merge() -> None:
@@ -147,11 +147,12 @@ def test_a_ring_of_plain_messages_is_its_formula() -> None:
     for text, laps in (("ddp(collective=ring)", 2), ("ddp(codec=topk)", 1)):
         program, costs = given(text)
         wiring = replace(costs.wiring, sent=2e-6, received=3e-6, reduced=5e-6, value_start=7e-6, start=7e-6)
+        wiring = replace(wiring, first_hop=9e-6)
         costs = replace(costs, wiring=wiring, check=Touch(0.0, 0.0))
         (act,) = (i.act for i in program.roles[0].instructions if isinstance(i.act, Collective))
         elements, item = program.extent(act, RANKS)
         each = (RANKS - 1) * elements * item / RANKS
-        core = 2 * laps * (RANKS - 1) * wiring.hopping_start + each * laps * 5e-6 + each * 5e-6 * (laps == 2)
+        core = wiring.first_hop + 2 * laps * (RANKS - 1) * wiring.hopping_start + each * laps * 5e-6 + each * 5e-6 * (laps == 2)
         assert wiring.hopping_start > 0
         assert demand_of(costs, program, act, Circle(RANKS, 1, 0.0)).core == pytest.approx(core)
 

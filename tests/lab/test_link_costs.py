@@ -44,6 +44,7 @@ def made_up(congestion: float, ranks: int = 4) -> list[dict[str, Any]]:
     reply["message"] = [(n, 3 * START + EACH * n) for n in SIZES]  # lone ones
     hops = [(n, 2e-4 + max(n / RATE, 2 * START + 2 * EACH * n)) for n in SIZES]
     reply["posted"], reply["hops"] = POSTED, [(n, wall, wall, 2 * START) for n, wall in hops]
+    reply["waking"] = 3 * 2 * START + 5e-4
     reply["value"], reply["lone"], reply["handed"] = (5 * START, 2 * START), (START + 7e-4, 3 * START), 4 * START
     alone = [(n, 8, 8 * n * (congestion if n == SIZES[-1] else 0.98) / RATE) for n in SIZES[1:]]
     crowds = [(many, [(n, 8, 8 * n * congestion**many / RATE) for n in SIZES[1:]]) for many in (2, 3)]
@@ -91,6 +92,7 @@ def test_the_laws_are_found_again(congestion: float) -> None:
     assert waking == pytest.approx([0.0, 0.0, 1.5 * START, 3 * START, 3 * START])
     assert (found.value, found.value_start) == pytest.approx((3 * START, 4 * START))
     assert found.hops == tuple((n, pytest.approx(2e-4, rel=0.01)) for n in SIZES)
+    assert found.first_hop == pytest.approx(5e-4)
     assert (found.sent, found.received) == pytest.approx((EACH, EACH))
     assert [factor for _, factor in found.congestion] == pytest.approx([1.0, 1.0, congestion], rel=1e-3)
     for many, rows in found.crowding:
