@@ -62,12 +62,10 @@ def ordering_gaps(plan: Plan) -> Iterator[tuple[bool, str]]:
     served = isinstance(through, Servers) and through.levels * through.replicas == 1 and summed
     ahead = isinstance(through, AllReduce) and summed and wire.order in (Priority.PRIORITY, Priority.CREDIT)
     yield wire.order is not Priority.FIFO and not (served or ahead), f"message order {wire.order}"
-    yield (
-        wire.negotiate and wire.collective == BACKEND,
-        ("sums by the backend's own all-reduce in an order that ranks agree on; use collective=ring"),
-    )
     yield wire.credit_bytes > 0 and wire.order is not Priority.CREDIT, "a credit without the order of one"
     yield wire.negotiate and not (isinstance(through, AllReduce) and summed), "negotiation where nothing is all-reduced"
+    by_itself = wire.negotiate and wire.collective == BACKEND
+    yield by_itself, "the backend's own sums (not collective=ring) in an order that ranks agree on"
     other = plan.stages or wire.codecs or plan.memory.shard is not Shard.NONE
     yield negotiates(sync) and bool(other), "negotiated sums with stages, codecs or sharded state"
 

@@ -1,6 +1,7 @@
 """What a plan asks for that nothing in it heeds: it is refused, for who asks for something expects that it is done.
 
-What one cluster or one graph leaves without effect is not: `ddp` on one device, deferred statistics of a model without.
+What a number leaves without effect is not: `ddp` on one device, divided state of stages with one replica each, deferred
+statistics of a model without.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ HALVES: Final = (Precision.BF16, Precision.FP16)
 
 def check_idle(plan: Plan, cluster: Cluster) -> None:
     """Raises PlanError for the first of these, naming what would heed it."""
-    for idle, why in (*_of_memory(plan), *_of_replicas(plan, cluster), *_of_servers(plan)):
+    for idle, why in (*_of_memory(plan), _of_one_device(plan, cluster), *_of_servers(plan)):
         if idle:
             raise PlanError(f"{plan.name} {why}")
 
@@ -70,16 +71,11 @@ def _of_memory(plan: Plan) -> Iterator[tuple[bool, str]]:
     )
 
 
-def _of_replicas(plan: Plan, cluster: Cluster) -> Iterator[tuple[bool, str]]:
-    """Of one device no more than one replica can be expected."""
-    replicas = max([plan.mesh.length(plan.memory.over), *(len(stage.ranks) for stage in plan.stages)])
-    yield (
-        plan.memory.shard is not Shard.NONE and replicas == 1 and cluster.size > 1,
-        (
-            f"divides state among replicas (shard={plan.memory.shard}) and has one of each weight; use data=2 or more "
-            "where the recipe has it, such as zero1 or gpipe, or leave shard out"
-        ),
-    )
+def _of_one_device(plan: Plan, cluster: Cluster) -> tuple[bool, str]:
+    """Of one device no more can be expected."""
+    alone = plan.mesh.size == 1 and not plan.stages and cluster.size > 1
+    why = f"divides state (shard={plan.memory.shard}) and has one replica; use data=2 or more, or leave shard out"
+    return alone and plan.memory.shard is not Shard.NONE, why
 
 
 def _of_servers(plan: Plan) -> Iterator[tuple[bool, str]]:

@@ -98,9 +98,8 @@ def _traced(
         stack.enter_context(put_back(task))
         places = stack.enter_context(ModuleStack(model))
         stack.enter_context(exporting())
-        stack.enter_context(seen_through())
-        stack.enter_context(fakes_cloned())
-        stack.enter_context(fake)
+        for context in (seen_through(), fakes_cloned(), fake):
+            stack.enter_context(context)
         if precision == "fp64":
             stack.enter_context(Promoted())
         stack.enter_context(FunctionalTensorMode())

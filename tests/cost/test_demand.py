@@ -126,7 +126,9 @@ def test_a_codec_s_code_is_at_hand_from_its_second_hop_on() -> None:
     encoding = AHEAD.call + 3 * AHEAD.tensor + N * AHEAD.element
     decoding = BACK.call + 4 * BACK.tensor + 4 * N / RANKS * BACK.element
     moving = 4 * coded * (wiring.sent + wiring.received) + 2 * 4 * N / RANKS * wiring.reduced
-    assert hop_cores(costs, program, act, RANKS) == pytest.approx([encoding + decoding + moving + wiring.first_hop] * RANKS)
+    assert hop_cores(costs, program, act, RANKS) == pytest.approx(
+        [encoding + decoding + moving + wiring.first_hop] * RANKS
+    )
 
 
 def test_sparse_hops_search_and_merge() -> None:
@@ -152,7 +154,12 @@ def test_a_ring_of_plain_messages_is_its_formula() -> None:
         (act,) = (i.act for i in program.roles[0].instructions if isinstance(i.act, Collective))
         elements, item = program.extent(act, RANKS)
         each = (RANKS - 1) * elements * item / RANKS
-        core = wiring.first_hop + 2 * laps * (RANKS - 1) * wiring.hopping_start + each * laps * 5e-6 + each * 5e-6 * (laps == 2)
+        core = (
+            wiring.first_hop
+            + 2 * laps * (RANKS - 1) * wiring.hopping_start
+            + each * laps * 5e-6
+            + each * 5e-6 * (laps == 2)
+        )
         assert wiring.hopping_start > 0
         assert demand_of(costs, program, act, Circle(RANKS, 1, 0.0)).core == pytest.approx(core)
 

@@ -74,9 +74,16 @@ def found(text: str, pair: int) -> Any:
 
 
 def heeded(name: str, knob: str, value: str, beside: str = "") -> bool:
-    """Whether a value of a knob makes another program on one of the pairs, or is refused on one."""
+    """Whether a value of a knob makes another program on one of the pairs, or is refused on one; of stages also where
+    each has replicas."""
     usual, given = (f"{name}({','.join(filter(None, (beside, own)))})" for own in ("", f"{knob}={value}"))
     return any(found(usual, i) is not None and found(usual, i) != found(given, i) for i in range(len(pairs())))
+
+
+def beside(name: str, knob: str) -> tuple[str, ...]:
+    """What other knobs it is given beside."""
+    replicas = ("data=2",) if {"stages", "data"} <= OURS[name].own.keys() and knob != "data" else ()
+    return (WITH.get(knob, ""), *replicas)
 
 
 @pytest.mark.parametrize("name", OURS)
@@ -87,7 +94,7 @@ def test_a_knob_acts_or_is_refused(name: str) -> None:
     for knob, default in (recipe.knobs if name in FAMILIES else recipe.own).items():
         if knob not in BY_RESULT:
             others = values(knob, default)
-            which = [value for value in others if heeded(name, knob, value, WITH.get(knob, ""))]
+            which = [value for value in others if any(heeded(name, knob, value, own) for own in beside(name, knob))]
             words = isinstance(default, bool | str)
             idle += [f"{knob}={value}" for value in others if value not in which and (words or not which)]
     assert not idle
@@ -107,8 +114,8 @@ def test_a_knob_acts_or_is_refused(name: str) -> None:
         ("ef21(codec=q8(where=hop))", "use where=end"), ("ps_sync(codec=q8(where=hop))", "use where=end"),
         ("ddp(codec=topk,collective=tree)", "messages of topk cannot be added up, so they are gathered; use"),
         ("ddp(codec=onebit,collective=ring)", "messages of onebit cannot be added up"),
-        ("horovod(collective=backend)", "an order that ranks agree on; use collective=ring"),
-        ("single(shard=optimizer)", "has one of each weight"), ("gpipe(shard=parameters)", "has one of each weight"),
+        ("horovod(collective=backend)", "the backend's own sums (not collective=ring) in an order that ranks agree on"),
+        ("single(shard=optimizer)", "has one replica"),
         ("zero3(shard=gradients,ahead=2)", "has shard=gradients, which gathers none"),
         ("ddp(sums=fp32)", "precision=task, which sums them as they are; use precision=bf16 or fp16"),
         ("ddp(batch_norm=deferred)", "and there is one; use microbatches=2 or more, or leave batch_norm out"),
@@ -126,7 +133,7 @@ def test_what_other_knobs_need_is_not_refused() -> None:
     for text in (
         "bytescheduler(servers=1,own=false)", "admm(need=2,staleness=1)", "diana(alpha=0,codec=topk)",
         "ddp(codec=onebit,collective=auto)", "horovod(collective=auto)", "ddp(codec=fp16,collective=tree)",
-        "gpipe(data=2,shard=optimizer)", "ddp(precision=bf16,sums=fp32)", "ps_sync(codec=q8)",
+        "gpipe(shard=optimizer)", "ddp(precision=bf16,sums=fp32)", "ps_sync(codec=q8)",
     ):  # fmt: skip
         assert lower(graph, call(text, graph, machines), machines)
     assert call("diana(alpha=0,codec=topk)", graph, machines).sync[0].wire.codecs[0].error_feedback is False
