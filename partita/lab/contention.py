@@ -87,7 +87,9 @@ def _overlapped(wiring: Wiring, replies: Replies, ranks: Ranks) -> Wiring:
     def collected(kind: Kind, size: Bytes) -> Seconds:
         passes = 2 if kind is Kind.ALL_REDUCE else 1
         bytes_ = wiring.carried(size, circle, kind) * passes * (ranks.size - 1) / ranks.size * size
-        return wiring.waiting(size, circle, kind) + max(bytes_ / width, wiring.reducing(size, circle, kind) / half)
+        latency, core = wiring.waiting(size, circle, kind), wiring.reducing(size, circle, kind) / half
+        saved = min(ranks.burst, latency * width)  # by a port, behind the collective before, and goes at once
+        return latency + max((bytes_ - saved) / width, core)
 
     def moved(size: Bytes, rate: float = half) -> Seconds:
         core = wiring.start + max(wiring.sent, wiring.received) * size
