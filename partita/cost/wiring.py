@@ -234,10 +234,9 @@ class Wiring:
         """The factor by which a "sum", "gather" (a scatter as well), "message" or "hop" of `size` bytes takes longer
         while its ranks compute, or a message while only "others" do: linear in the logarithm of the size; beyond the
         last one the seconds that it adds stay."""
-        gathers, others = self.gather_overlap or self.overlap, self.others_overlap
         rows = {
-            "sum": self.overlap, "gather": gathers, "message": self.message_overlap, "hop": self.hop_overlap,
-            "others": others,
+            "sum": self.overlap, "gather": self.gather_overlap or self.overlap, "message": self.message_overlap,
+            "hop": self.hop_overlap, "others": self.others_overlap,
         }[of]  # fmt: skip
         if not rows:
             return 1.0

@@ -120,20 +120,21 @@ def settled(trace: Callable[[Conditions], T]) -> T:
         finally:
             conditions.root = None
     for places in (*((place,) for place in same), tuple(same)):
-        if not _gives(trace, Conditions(known, same, dict.fromkeys(places, True)), made):
-            raise same[places[0]]
+        _check_same(trace, Conditions(known, same, dict.fromkeys(places, True)), made, same[places[0]])
     return made
 
 
-def _gives(trace: Callable[[Conditions], T], conditions: Conditions, made: T) -> bool:
-    """Whether a trace gives the same as another."""
+def _check_same(trace: Callable[[Conditions], T], conditions: Conditions, made: T, told: Exception) -> None:
+    """Raises what is `told` of a condition, unless a trace that takes its other side gives the same as was `made`."""
     try:
         with _unheard():
-            return trace(conditions) == made
-    except Exception:  # whatever comes of a side
-        return False
+            other = trace(conditions)
+    except Exception as error:  # of a side that no sample may take
+        raise told from error
     finally:
         conditions.root = None
+    if other != made:
+        raise told
 
 
 @contextmanager
