@@ -55,6 +55,8 @@ class Costs:
     load             loading samples, which are its elements; those that are `at_hand` are not read ahead
     codecs           encoding and decoding, by the text of the codec (`text_of`)
     instruction      core-seconds around every instruction, besides what it does
+    waking           what one takes more for which the thread of its lane wakes up, and the same in a lane that chooses
+    choosing         its next instruction at run time
     again            what instructions and passes take right behind other short ones (None: the same)
     alone            the same in a plan for one rank, which touches all at its own intervals (None: the same)
     wiring           messages and collectives
@@ -79,6 +81,8 @@ class Costs:
     load: Touch
     sizes: tuple[int, ...] = ()
     instruction: Seconds = 20e-6
+    waking: Seconds = 0.0
+    choosing: Seconds = 0.0
     wiring: Wiring = Wiring()
     source: str = "measured"
     because: str = ""

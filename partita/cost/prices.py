@@ -15,8 +15,8 @@ from partita.cost.costs import Costs
 from partita.cost.demand import Demand, demand_of
 from partita.cost.wiring import ALONE, RARELY, Post, circle_of
 from partita.program.alike import doing_of
-from partita.program.instruction import Act, Collective, Compute, Receive, Send, Update
-from partita.program.program import Policy, Program, Role
+from partita.program.instruction import Act, After, Collective, Compute, Load, Receive, Send, Update
+from partita.program.program import Lane, Policy, Program, Role
 from partita.units import Seconds
 
 FIRST: Final = " first"  # behind a target, among costs of operators: what the first one of it in a step takes more
@@ -65,9 +65,11 @@ class Prices:
     def of_role(self, role: Role) -> list[Demand]:
         """What each instruction of a role needs. In a lane that goes in order one that waits for no other lane finds
         what a short one before it, or one of the same bucket, has left in the caches; an update, whose rule has code
-        and state of its own, only what another one has.
+        and state of its own, only what another one has. Where a lane has a thread of its own, it wakes up for what
+        another lane lets begin; for a collective's end somebody has woken up already.
 
             compute   F.................. | P | A |        P behind a long act, A right behind P
+            update      ~~> U0     ~~> U1                  each U behind another lane's act
 
         A rank that computes nothing, such as a server, has all that it touches there all the time.
         """
@@ -111,8 +113,26 @@ class Prices:
                 met |= fresh
         return more
 
+    def _woken(self, role: Role, lane: Lane) -> dict[str, Seconds]:
+        """What acts of a lane that move nothing take more, as its thread wakes up for them."""
+        body = role.on(lane.name)
+        if (lane.name == role.leading and self.computing[role.name]) or all(isinstance(i.act, Load) for i in body):
+            return {}  # the thread that computes, which receives and loads as well
+        price = self.costs.waking if lane.policy is Policy.ORDER else self.costs.choosing
+        own, before, found = {i.name for i in body}, frozenset[After](), dict[str, Seconds]()
+        for i in body:
+            causes = frozenset(after for after in i.after if after.name not in own)
+            sums = any(isinstance(role.on_name[after.name].act, Collective) for after in causes)
+            moves = isinstance(i.act, Collective | Send | Receive)
+            if causes and not moves and not sums and causes != before:
+                found[i.name] = price
+            before = causes or before
+        return found
+
     def _of_role(self, role: Role) -> list[Demand]:
         found, post, more = dict[str, Demand](), self.post(role), self._met(role)
+        for lane in role.lanes:
+            more |= self._woken(role, lane)
         serves = self.costs.again is not None and not self.computing[role.name]
         for lane in role.lanes:
             body, short, bucket, updated = role.on(lane.name), False, "", False

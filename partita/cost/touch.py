@@ -54,6 +54,8 @@ class Calls:
     warm: Touch | None = None
     check: Touch | None = None
     load: Touch | None = None
+    waking: Seconds | None = None
+    choosing: Seconds | None = None
     again: Calls | None = None
 
     @property

@@ -26,8 +26,11 @@ def touches_of(replies: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 def calls_of(replies: Sequence[Mapping[str, Any]]) -> Calls:
     """What instructions and passes take, of each part the median over ranks."""
-    instruction = median(reply["instruction"] for reply in replies)
-    usual = Calls(instruction, **touches_of(replies), load=touch_of(replies, "load"))
+    instruction, waking, choosing = (
+        median(reply[name] for reply in replies) for name in ("instruction", "waking", "choosing")
+    )
+    passes = touches_of(replies)
+    usual = Calls(instruction, **passes, load=touch_of(replies, "load"), waking=waking, choosing=choosing)
     return replace(usual, again=_again_of(replies, usual))
 
 

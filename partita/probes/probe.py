@@ -25,7 +25,7 @@ from partita.probes.opaque_timing import whole_seconds
 from partita.probes.operator_timing import Timed, seconds_in_turn, without_denormals
 from partita.probes.stretches import acted, comparable, ending, make, share_of, stretches_of
 from partita.probes.timing import Run, aged_seconds, cold_seconds, disturbance_of, few_operators, forget, thread_seconds
-from partita.probes.worker_timing import following_seconds, instruction_seconds
+from partita.probes.worker_timing import following_seconds, instruction_seconds, waking_seconds
 from partita.probes.workspace_bytes import workspace_bytes
 from partita.runtime.device import CPU
 from partita.runtime.feed import Feed, check_shapes, floats_of
@@ -253,13 +253,14 @@ def rank_touches(
             forget()
             return found
         found |= {
-            "instruction": instruction_seconds(), "codecs": codec_seconds(codecs),
+            "instruction": instruction_seconds(), **waking_seconds(), "codecs": codec_seconds(codecs),
             "coding": coding_disturbance() if codecs and device == CPU else 0.0,
         }  # fmt: skip
         host = {name: found[name] for name in ("load", "instruction")}
         beside = [{**touches(task, lengths, one), **host} for one in launching]
         if launching:
-            found |= {"load": bringing_seconds(task, count, bench), "instruction": NEVER}
+            found |= {"load": bringing_seconds(task, count, bench)}
+            found |= dict.fromkeys(("instruction", "waking", "choosing"), NEVER)
         again = {} if launching else touches(task, [NEAR // 2], near, again=True)
         forget()
         following = NEVER if launching else following_seconds()

@@ -8,6 +8,11 @@ which each rank is a stage, and of one that has a single stage.
 rank 0   F F F F . . . . . . . . B B B B      F, B: the same piece of computing
 rank 1   . F F F F . . . . . . B B B B .      a message each way for each microbatch between neighbours
 
+The same pieces with an act behind each in a lane of its own, whose thread wakes up for it, say what that takes more.
+
+compute  F F F F F F F F                      another thread wakes up for each N, which does nothing
+serve     N N N N N N N N                     as the text has it, or the lane chooses
+
 And messages to a rank that waits for none of them before a round's end, one behind each piece, or several at once.
 
 rank 0   F F F F F F F F                      a message of each piece, or several
@@ -32,12 +37,12 @@ from partita.probes.extra_lane import MESSAGE_TIMEOUT
 from partita.probes.timing import computed
 from partita.program.instruction import After, Compute, Instruction, Load, Receive, Send
 from partita.program.layout import Parcel
-from partita.program.program import Lane, Program, Role, Segment
+from partita.program.program import Lane, Policy, Program, Role, Segment
 from partita.program.space import Space
 from partita.program.versions import Ledger
 from partita.runs.assembly import make_rank
 from partita.runtime.leg import Interval
-from partita.runtime.rank import Rank
+from partita.runtime.rank import Code, Rank
 from partita.runtime.segment import Environment, Leaves
 from partita.runtime.state import State
 from partita.runtime.worker import drive
@@ -69,6 +74,14 @@ def following_seconds() -> Seconds:
     """Core-seconds of the worker around an act right behind one that took little, in its lane."""
     one, many = (_overhead(pipeline(1, row), 0) for row in (1, ROW))
     return max((many - one) / (2 * MICROBATCHES * (ROW - 1)), 1e-6)
+
+
+def waking_seconds() -> dict[str, Seconds]:
+    """Core-seconds that an act takes more for which the thread of its lane wakes up ("waking"), and in a lane that
+    chooses ("choosing"), medians."""
+    own, none = instruction_seconds(), _overhead(handing(Policy.ORDER, 0), 0)
+    woken = {"waking": handing(Policy.ORDER), "choosing": handing(Policy.PRIORITY)}
+    return {name: max((_overhead(whole, 0) - none) / PIECES - own, 1e-6) for name, whole in woken.items()}
 
 
 def value_seconds(rank: int, world: int) -> Seconds:
@@ -107,7 +120,8 @@ def _briefly(program: Program, rank: int, pieces: int) -> Seconds:
 def couples(world: int, pieces: int, each: int, size: Bytes) -> Program:
     """A Program in which every even rank sends so many messages of `size` bytes behind `each` of the pieces of
     computing to the next rank, which computes as many."""
-    return _exchange([_talker(rank, (rank ^ 1,), rank % 2 == 0, pieces, each) for rank in range(world // 2 * 2)], size)
+    talkers = [_talker(rank, (rank ^ 1,), rank % 2 == 0, pieces, each) for rank in range(world // 2 * 2)]
+    return _program(talkers, size // 4)
 
 
 def star(world: int, pieces: int, each: int) -> Program:
@@ -115,12 +129,7 @@ def star(world: int, pieces: int, each: int) -> Program:
     computes nothing else."""
     server = world - 1
     workers = [_talker(rank, (server,), True, pieces, each) for rank in range(server)]
-    return _exchange([*workers, _talker(server, tuple(range(server)), False, pieces, each, idle=True)], 4)
-
-
-def _exchange(roles: list[Role], size: Bytes) -> Program:
-    parcels = tuple(Parcel(name, ((name, Tensor((size // 4,), "float32")),), 1) for name in NUMBERS)
-    return Program("worker", tuple(roles), (Segment("piece", 0, 0, 1, 1.0),), (), 1, parcels=parcels)
+    return _program([*workers, _talker(server, tuple(range(server)), False, pieces, each, idle=True)], 1)
 
 
 def _talker(rank: int, mates: tuple[int, ...], sends: bool, pieces: int, each: int, *, idle: bool = False) -> Role:
@@ -139,12 +148,30 @@ def _talker(rank: int, mates: tuple[int, ...], sends: bool, pieces: int, each: i
     return Role(f"talker {rank}", (rank,), tuple(found), tuple(map(Lane, dict.fromkeys(i.lane for i in found))))
 
 
+def handing(policy: Policy, each: int = 1) -> Program:
+    """A Program of one rank that computes some pieces, behind `each` an act that does nothing in a lane of its own with
+    this policy."""
+    found = list[Instruction]()
+    for k in map(str, range(PIECES)):
+        found.append(Instruction(f"L{k}", Load((0,), 0, k, 1.0, fetch=False), "data"))
+        found.append(Instruction(f"F{k}", Compute("piece", k), "compute", (After(f"L{k}"),)))
+        found += [Instruction(f"N{k}", Compute("nothing", k), "serve", (After(f"F{k}"),)) for _ in range(each)]
+    policies = {i.lane: policy if i.lane == "serve" else Policy.ORDER for i in found}
+    role = Role("handing", (0,), tuple(found), tuple(Lane(*pair) for pair in policies.items()))
+    return _program([role], 1)
+
+
+def _program(roles: list[Role], numbers: int) -> Program:
+    """A Program of pieces of computing, and of nothing, whose parcel has so many numbers."""
+    parcels = tuple(Parcel(name, ((name, Tensor((numbers,), "float32")),), 1) for name in NUMBERS)
+    segments = tuple(Segment(name, 0, 0, 1, 1.0) for name in ("piece", "nothing"))
+    return Program("worker", tuple(roles), segments, (), 1, parcels=parcels)
+
+
 def pipeline(world: int, row: int = 0) -> Program:
     """A Program of so many stages, one on each rank, whose only segment is a piece of computing; a `row` of acts that
     do nothing follows each."""
-    roles = [_stage(place, world, row) for place in range(world)]
-    parcel = Parcel(NUMBER, ((NUMBER, Tensor((1,), "float32")),), 1)
-    return Program("worker", tuple(roles), (Segment("piece", 0, 0, 1, 1.0),), (), 1, parcels=(parcel,))
+    return _program([_stage(place, world, row) for place in range(world)], 1)
 
 
 def _stage(place: int, world: int, row: int) -> Role:
@@ -197,10 +224,14 @@ def _rank(program: Program, rank: int, pieces: list[Seconds]) -> Rank:
         environment.update(dict.fromkeys(NUMBERS, number))
         pieces.append(computed(PIECE))
 
+    def nothing(environment: Environment, leaves: Leaves) -> None:
+        """An act of another lane."""
+
     graph = Graph("worker", 1, (), (), (), (), (), Ref("none"), None, ())
     state = State({}, {}, {}, {}, {}, {}, {}, Ledger(), {}, {}, {})
     task = Task("worker", torch.nn.Identity, lambda model, batch: batch, Nothing(), torch.optim.SGD, 1)
-    return make_rank(Workload(task, graph), program, rank, state, Processes(rank), code=({"piece": piece}, set()))
+    code: dict[str, Code] = {"piece": piece, "nothing": nothing}
+    return make_rank(Workload(task, graph), program, rank, state, Processes(rank), code=(code, set()))
 
 
 class Nothing:

@@ -7,8 +7,9 @@ from types import SimpleNamespace
 import pytest
 
 from partita.probes import worker_timing
-from partita.probes.worker_timing import couples, pipeline, star
+from partita.probes.worker_timing import couples, handing, pipeline, star, waking_seconds
 from partita.program.instruction import Compute, Load, Receive, Send
+from partita.program.program import Policy
 from partita.program.verify import verify
 
 
@@ -44,6 +45,21 @@ def test_a_server_takes_what_all_others_send(world: int) -> None:
 def test_a_row_of_acts_follows_each_piece() -> None:
     lane = [type(i.act) for i in verify(pipeline(1, 3)).roles[0].on("compute")]
     assert lane == [Compute, Load, Load, Load] * 8
+
+
+@pytest.mark.parametrize("policy", [Policy.ORDER, Policy.PRIORITY])
+def test_another_lane_wakes_up_behind_each_piece(policy: Policy) -> None:
+    role = verify(handing(policy)).roles[0]
+    assert role.leading == "compute"
+    acts = role.on("serve")
+    assert [after.name for i in acts for after in i.after] == [i.name for i in role.on("compute")]
+    assert {lane.policy for lane in role.lanes if lane.name == "serve"} == {policy}
+
+
+def test_a_thread_that_wakes_up_takes_more() -> None:
+    found = waking_seconds()
+    assert set(found) == {"waking", "choosing"}
+    assert all(1e-6 <= seconds < 1e-2 for seconds in found.values())
 
 
 def test_computing_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
