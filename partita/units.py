@@ -75,6 +75,17 @@ def show_seconds(value: Seconds) -> str:
     return _scaled(value, ((3600, "h"), (60, "min"), (1, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns")))
 
 
+def show_duration(value: Seconds) -> str:
+    """4000.0 -> '1 h 6 min', as people say how long something goes on; '1 s' at least."""
+    seconds = max(round(value), 1)
+    days, hours, minutes = seconds // 86400, seconds // 3600 % 24, seconds // 60 % 60
+    if days:
+        return f"{days} d {hours} h"
+    if hours:
+        return f"{hours} h {minutes} min"
+    return f"{minutes} min {seconds % 60} s" if minutes else f"{seconds} s"
+
+
 def show_bytes(value: float) -> str:
     """17179869184 -> '16 GiB'."""
     return _scaled(value, ((2.0**40, "TiB"), (2.0**30, "GiB"), (2.0**20, "MiB"), (2.0**10, "KiB"), (1, "B")))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Collection, Sequence
 from contextlib import ExitStack
 from types import TracebackType
@@ -28,8 +29,8 @@ from partita.plan.plan import Plan
 from partita.plan.text import write_plan
 from partita.program.absence import chain_of, expendable, returns
 from partita.program.space import Kind
-from partita.runs.execution import progress_of
 from partita.runs.memory_trace import MemoryTrace, read_memory_trace
+from partita.runs.reporting import Progress
 from partita.runs.result import Halted, RunResult, result_of
 from partita.runs.weights import write_first
 from partita.runtime.leg import legs
@@ -57,7 +58,7 @@ class Rehearsal:
     ) -> None:  # fmt: skip
         self.task, self.given, self.graph, self.cluster = spec_of(task), task, graph, cluster
         self.seed, self.init, self.timeout, self.tell, self.note = seed, init, timeout, tell, tell
-        self.going = "", 0  # the plan that runs, and for how many steps
+        self.going = Progress()  # of the plan that runs
         self.runs = 0
         self.monitor: Monitor | None = None
         self.group = WorkerGroup(cluster, listen=True, beside=beside)
@@ -104,7 +105,7 @@ class Rehearsal:
         return self.group.ask_all(verb, payload, limit or self.timeout * 2, self._hear)
 
     def _hear(self, rank: int, event: dict[str, Any]) -> None:
-        if (progress := progress_of(event, *self.going)) and (rank == 0 or "step" not in event):
+        if progress := self.going.hear(rank, event, time.perf_counter()):
             self.tell(progress)
         if "note" in event:
             self.note(event["note"])
@@ -168,7 +169,7 @@ class Rehearsal:
 
     def _run(self, plan: Plan, steps: int, discard: int, spare: Sequence[int] = (), **order: Any) -> RunResult:
         program = last_program(self.graph, plan, self.cluster)
-        self.runs, self.going = self.runs + 1, (plan.name, steps)
+        self.runs, self.going = self.runs + 1, Progress(plan.name, steps, program.size)
         order |= {"plan": write_plan(plan), "steps": steps, "spare": list(spare), "number": self.runs}
         back = {"verb": "open", "back": True, **self.opening}, {"verb": "run", "back": True, **order}
         again, chains = all(returns(program, r) for r in spare), {chain_of(program, r) for r in spare} - {()}

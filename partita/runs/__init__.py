@@ -17,6 +17,7 @@ how ranks meet and end
     directory      DIR of --out
     halt           signals: where all ranks stop
 while it runs
+    reporting      what each rank says of itself, and what is told of it: step, loss, time left
     heartbeat      where each lane is, once a second
     checksums      digests of weights, once in a while
     divergence     whether replicas have the same weights

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import asdict, astuple, dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import psutil
 
@@ -30,53 +29,14 @@ from partita.runs.halt import Halt
 from partita.runs.heap import set_aside
 from partita.runs.heartbeat import Heartbeat, at_work
 from partita.runs.rejoin import Rejoin
-from partita.runs.session import EVERY, Job, Report, Session
+from partita.runs.reporting import Reporter
+from partita.runs.session import Job, Report, Session
 from partita.runtime.brake import Brake
 from partita.runtime.leg import Interval, Leg, intervals, left
 from partita.runtime.rank import Rank
 from partita.runtime.state import State
 from partita.runtime.worker import drive
 from partita.units import Bytes, Seconds
-
-PACE_INTERVAL: Final[Seconds] = 10.0  # over which a pace is taken, at least
-
-
-@dataclass
-class Reporter:
-    """Called at each instance of a rank. It tells the driver from which round on spans are recorded, and reports
-    from time to time the current step and how long the rank's own work takes; `paced` and `since` are the time and
-    round of the last such report."""
-
-    rank: Rank
-    first: int
-    report: Report
-    told: Seconds = 0.0
-    paced: Seconds = 0.0
-    since: int = 0
-
-    def __call__(self, round: int) -> bool:
-        now = time.perf_counter()
-        if now - self.told > EVERY:
-            self.told = now
-            self.report({"step": self.rank.step(round, 0)} | self._pace(now, round))
-        return round >= self.first
-
-    def _pace(self, now: Seconds, round: int) -> dict[str, Any]:
-        """Seconds a round, over two rounds or more, and what a rank's own work took in the best of them."""
-        lasted, rounds = now - self.paced, round - self.since
-        if self.paced and (lasted < PACE_INTERVAL or rounds < 2):
-            return {}
-        taken, first, self.paced, self.since = self.rank.pace.taken(), not self.paced, now, round
-        return {} if first else {"pace": {"round": lasted / rounds, "taken": taken}}
-
-
-def progress_of(event: Mapping[str, Any], plan: str, steps: int) -> str:
-    """What a report of a rank says of how far a run of so many steps is; "" for one about other things."""
-    if "step" in event:
-        return f"{plan}: step {min(event['step'] + 1, steps)} of {steps}"
-    if "saving" in event:
-        return f"{plan}: writing the checkpoint of step {event['saving']}"
-    return "{}: held-out loss of {} of {} samples".format(plan, *event["evaluated"]) if "evaluated" in event else ""
 
 
 @dataclass
@@ -155,7 +115,8 @@ class Execution:
             for sentence in sentences(changes_since(saved, self.session.task, self.session.graph, leg.program)):
                 self.report({"note": sentence})
         set_aside()
-        reporter = Reporter(rank, flying + leg.rounds - self.job.record, self.report)
+        begun = start = max(flying, at - 1)
+        reporter = Reporter(rank, start, flying + leg.rounds - self.job.record, self.report, self.losses)
         if self.session.world > 1 and not self.step and not self.job.back:
             self.hold_together(rank)
         rank.round_ends = ChecksumReporter(rank, self.report)
@@ -165,7 +126,6 @@ class Execution:
             self._come_back(rank, at, reporter)
         if not self.ends:
             self.begun, self.idle = time.perf_counter() - self.away, time.process_time()
-        begun = start = max(flying, at - 1)
         for interval in [Interval(leg.rounds, at)] if at else intervals(leg, flying, self.job.every, last):
             with Heartbeat(rank, self.report):
                 drive(rank, interval, reporter, self.session.timeout)

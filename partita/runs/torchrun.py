@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import socket
+import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from ipaddress import ip_address
@@ -16,9 +18,10 @@ from partita.cluster.cluster import Cluster
 from partita.cluster.interfaces import check_interface
 from partita.errors import InputError, OptionError, RunStopped
 from partita.runs.directory import Finished, finish, opened
-from partita.runs.execution import progress_of, run
+from partita.runs.execution import run
 from partita.runs.heap import keep_freed
 from partita.runs.preflight import differing, facts_of
+from partita.runs.reporting import Progress
 from partita.runs.result import RunResult, result_of
 from partita.runs.session import Job, Session
 from partita.runs.training import Training
@@ -27,7 +30,7 @@ from partita.runtime.device import GLOO, backend_of, device_of
 from partita.task import Task
 from partita.telling import Tell, quiet
 from partita.transport.messages import gather, spread
-from partita.transport.signs import signs_of_life
+from partita.transport.signs import Words, signs_of_life
 
 INTERFACE: Final = "GLOO_SOCKET_IFNAME"
 LOOP: Final = "lo"
@@ -103,7 +106,7 @@ def train_rank(task: Task, asked: Training, rank: int, world: int) -> RunResult 
         talk_over(cluster, asked.note if rank == 0 else quiet)
         join_world(rank, world, asked.timeout, backend, note=asked.note)
     with ExitStack() as stack:
-        stack.enter_context(signs_of_life(rank, world))
+        words = stack.enter_context(signs_of_life(rank, world, asked.program.size))
         facts = gather(dict(facts_of(graph, asked.plan, cluster, seed=asked.seed, steps=steps)), rank, world)
         start = _start(asked, facts, stack) if rank == 0 else None
         word = spread(_word(start), rank, world)
@@ -113,7 +116,7 @@ def train_rank(task: Task, asked: Training, rank: int, world: int) -> RunResult 
             return start.result if isinstance(start, Finished) else None
         session = Session(task, graph, cluster, asked.seed, rank, world, asked.timeout, device)
         session.open(asked.init)
-        report = _report(session, asked, word["resume"])
+        report = _report(session, asked, word["resume"], words)
         reports = gather(report, rank, world)
         if dist.is_initialized():
             dist.destroy_process_group()
@@ -147,16 +150,22 @@ def _word(start: SavedCheckpoint | Finished | InputError | None) -> dict[str, An
     }
 
 
-def _report(session: Session, asked: Training, resume: str) -> dict[str, Any]:
+def _report(session: Session, asked: Training, resume: str, words: Words) -> dict[str, Any]:
     """This rank's part of the result, once it has trained."""
     keep, plan = asked.keep, asked.plan
     job = Job(plan, asked.steps, out=keep.out, keyed=asked.keyed, every=keep.every, keep=keep.many, resume=resume)
 
+    progress = Progress(plan.name, asked.steps, asked.program.size)
+
     def hear(event: dict[str, Any]) -> None:
         if "note" in event:
             asked.note(event["note"])
-        if progress := progress_of(event, plan.name, asked.steps):
-            asked.tell(progress)
+        if "loss" in event:
+            words.own = json.dumps(event["loss"])
+        for other, word in words.heard.items():
+            progress.take_in(other, json.loads(word))
+        if sentence := progress.hear(session.rank, event, time.perf_counter()):
+            asked.tell(sentence)
 
     with advising("" if session.rank else keep.out), session.together():  # the first computes the held-out loss
         return run(session, job, hear)

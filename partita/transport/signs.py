@@ -5,6 +5,8 @@ rank 0    waits for rank 1 .  .  .  .  .  as long as the run's time limit: rank 
 
 Work may take any time before ranks meet, so whoever waits gives up on a silent process, never on a slow one. Workers of
 a launcher give none: it sees them end.
+
+With its sign of life a rank may give a word, its last one, which the first rank hears within two seconds.
 """
 
 from __future__ import annotations
@@ -25,11 +27,21 @@ INTERVAL: Final[Seconds] = 1.0
 FOUND: Final = "missing"  # what is found missing, for all who wait
 
 
+@dataclass
+class Words:
+    """Mutable: what this rank says, and on the first rank what each other one has said last, once all have spoken."""
+
+    own: str = ""
+    heard: dict[int, str] = field(default_factory=dict)
+
+
 @contextmanager
-def signs_of_life(rank: int, world: int) -> Iterator[None]:
-    """A context in which the others can tell that this rank of the world lives, once all have met."""
+def signs_of_life(rank: int, world: int, speakers: int = 0) -> Iterator[Words]:
+    """A context in which the others can tell that this rank of the world lives, once all have met. The first `speakers`
+    ranks give words."""
+    words = Words()
     if world == 1:
-        yield
+        yield words
         return
     store: Any = dist.distributed_c10d._get_default_store()
     line, over = store.clone(), threading.Event()
@@ -39,10 +51,11 @@ def signs_of_life(rank: int, world: int) -> Iterator[None]:
         with suppress(RuntimeError):  # the store is gone: whoever needs it says so
             while not over.wait(INTERVAL):
                 line.add(_name(rank), 1)
+                _exchange(line, words, rank, speakers)
 
     threading.Thread(target=give, name="signs of life", daemon=True).start()
     try:
-        yield
+        yield words
     finally:
         over.set()
 
@@ -90,6 +103,16 @@ class Watch:
         """The first rank stays while the others look once more, for the store may end with it."""
         if dist.get_rank() == 0:
             time.sleep(2 * INTERVAL)
+
+
+def _exchange(store: Any, words: Words, rank: int, speakers: int) -> None:
+    """Give this rank's word; the first one takes the others'."""
+    if rank and words.own:
+        store.set(f"word/{rank}", words.own)
+    names = {other: f"word/{other}" for other in range(1, speakers)}
+    if rank == 0 and names and (words.heard or store.check([*names.values()])):
+        said = store.multi_get([*names.values()])
+        words.heard = {other: word.decode() for other, word in zip(names, said, strict=True)}
 
 
 def _name(rank: int) -> str:

@@ -19,11 +19,14 @@ from tests.ranks import forked
 
 def main(rank):
     join_world(rank, 3, {TIMEOUT})
-    with signs_of_life(rank, 3):
+    with signs_of_life(rank, 3, speakers=3) as words:
+        words.own = f"from {{rank}}"
         if rank == 1:
             time.sleep({SLOW})
         found = gather(rank, rank, 3)
         assert rank or found == [0, 1, 2], found
+        while not rank and words.heard != {{1: "from 1", 2: "from 2"}}:
+            time.sleep(0.1)
         if rank == 1:
             os.kill(os.getpid(), signal.SIGKILL)
         begun = time.monotonic()
