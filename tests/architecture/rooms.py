@@ -14,9 +14,9 @@ PACKAGE = Path(partita.__file__).parent
 ORDER = (
     "errors", "units", "arrays", "telling", "files", "task", "graph", "cluster", "plan", "program", "wire", "cost",
     "lowering", "simulator", "recipes", "searches", "zoo", "tracing", "kernels", "transport", "runtime", "checkpoints",
-    "runs", "oracles", "probes", "lab", "report", "api", "__main__",
+    "runs", "oracles", "probes", "lab", "report", "api", "commands", "__main__",
 )  # fmt: skip
-TORCH_FREE = (*ORDER[: ORDER.index("zoo")], "report", "__main__")
+TORCH_FREE = (*ORDER[: ORDER.index("zoo")], "report", "commands", "__main__")
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ import pytest
 from typer.main import get_command
 
 import partita
-from partita.__main__ import app
+from partita.commands import app
 
 CONTRACT = {
     "plan": {"task", "--cluster", "--objective", "--top", "-o", "--allow", "--costs", "--steps-to-loss", "--json"},
@@ -69,7 +69,7 @@ def test_choices_are_kept(option: str, allowed: list[str]) -> None:
     import inspect
     from typing import get_args, get_type_hints
 
-    from partita.__main__ import plan
+    from partita.commands import plan
 
     hint = get_type_hints(inspect.unwrap(plan), include_extras=True)[option.removeprefix("--")]
     assert list(get_args(get_args(hint)[0])) == allowed

@@ -126,12 +126,33 @@ def test_ctrl_c_is_an_exit_code_wherever_it_comes() -> None:
 
 
 def test_one_more_ctrl_c_while_it_ends_is_no_traceback() -> None:
-    again = (
-        "import os, signal\nfrom partita import __main__\n__main__.end_fork_server = lambda: os.kill(os.getpid(), 2)"
-    )
-    text = f"{again}\n{INTERRUPTED}"
+    again = "fork_client.end_fork_server = lambda: os.kill(os.getpid(), 2)"
+    text = INTERRUPTED.replace("sys.argv =", f"import os\n{again}\nsys.argv =")
     done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=False, timeout=60)
     assert (done.returncode, done.stderr) == (-signal.SIGINT, "partita: interrupted\n")
+
+
+EARLY = """
+import os, signal, sys
+class Finder:
+    def find_spec(name, path, target=None):
+        if name == "typer":
+            os.kill(os.getpid(), signal.SIGINT)
+            os.kill(os.getpid(), 0)
+sys.meta_path.insert(0, Finder)
+sys.argv = ["partita", "recipes", *sys.argv[1:]]
+from runpy import run_module
+{run}
+"""
+RUN = ("from partita.__main__ import main; sys.exit(main())", "run_module('partita', run_name='__main__')")
+
+
+@pytest.mark.parametrize("run", RUN, ids=["script", "module"])
+@pytest.mark.parametrize(("words", "out"), [([], ""), (["--json"], '{"schema": 1, "error": "interrupted"}\n')])
+def test_ctrl_c_while_the_commands_are_loaded_is_one_sentence(run: str, words: list[str], out: str) -> None:
+    text = EARLY.format(run=run)
+    done = subprocess.run([sys.executable, "-c", text, *words], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (130, out, "partita: interrupted\n")
 
 
 def test_a_traceback_is_shown_on_demand(say: Say, monkeypatch: pytest.MonkeyPatch) -> None:
