@@ -55,7 +55,7 @@ def _thin(timeline: Timeline, most: int) -> Thinned:
                 break
             kept.append(rank)
         shown = tuple(span for span in shown if span.rank in set(kept))
-        words += f" on {len(kept)} of {len(ranks)} ranks"
+        words += f" on {len(kept)} of {len(ranks)} ranks" if len(ranks) > 1 else ""
     if len(shown) > most:
         shown = tuple(sorted(shown, key=lambda span: span.start - span.end)[:most])
         words += ", its longest instructions"
