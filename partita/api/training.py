@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from partita.api.checking import check_places, check_plans, check_task, check_training, cluster_given
 from partita.api.loading import graph_of, load
@@ -28,6 +29,9 @@ from partita.report.trained import Trained
 from partita.task import Task, judged_by, refuse_while_loading, spec_of
 from partita.telling import Tell, quiet
 from partita.units import Seconds
+
+if TYPE_CHECKING:
+    from partita.transport.signs import Words
 
 
 def train(
@@ -59,26 +63,26 @@ def train(
     at = _place(machines, ranked)
     loaded, spec = _loaded(task, ranked)
     steps = steps or epochs * (len(loaded.data) // loaded.batch_size)
-    if not ranked:  # of ranks the first one says so to the others
-        _refuse_early(place, loaded, resume=resume, steps=steps, seed=seed, keyed=deterministic)
     from partita.checkpoints.checkpoint import SavePolicy
     from partita.lab.train import train_on
     from partita.runs.torchrun import train_rank
     from partita.runs.training import Training
 
-    graph = graph_of(loaded, tell=tell)
-    made = plan_of(plan, graph, machines, task="" if ranked else loaded, tell=tell)
-    tell(f"training {steps} steps of {made.name}")
-    account = _Account(place, spec, made, machines, tell)
-    _look_at_state(loaded, graph, made, account.note, saves=bool(checkpoint_every or resume))
-    asked = Training(
-        graph, made, machines, steps, SavePolicy(place, checkpoint_every, keep or 2), seed=seed, init=first,
-        resume=resume, keyed=deterministic, timeout=timeout, tell=tell, note=account.note,
-        begin=lambda: account.begin(seed=seed, steps=steps, init=first, deterministic=deterministic),
-        end=lambda ran: account.end(ran, asked.program.semantics),
-    )  # fmt: skip
-    if (ran := train_rank(loaded, asked, *at) if ranked else train_on(loaded, asked)) is None:
-        return None
+    account, policy = _Account(place, spec, machines, tell), SavePolicy(place, checkpoint_every, keep or 2)
+    refuse = partial(_refuse_early, place, loaded, resume=resume, steps=steps, seed=seed, keyed=deterministic)
+    with _met(machines, at, refuse, account.note, timeout, ranked=ranked) as words:
+        graph = graph_of(loaded, tell=tell)
+        made = plan_of(plan, graph, machines, task="" if ranked else loaded, tell=tell)
+        tell(f"training {steps} steps of {made.name}")
+        _look_at_state(loaded, graph, made, account.note, saves=bool(checkpoint_every or resume))
+        asked = Training(
+            graph, made, machines, steps, policy, seed=seed, init=first,
+            resume=resume, keyed=deterministic, timeout=timeout, tell=tell, note=account.note,
+            begin=lambda: account.begin(made, seed=seed, steps=steps, init=first, deterministic=deterministic),
+            end=lambda ran: account.end(made, ran, asked.program.semantics),
+        )  # fmt: skip
+        if (ran := train_rank(loaded, asked, *at, words) if words else train_on(loaded, asked)) is None:
+            return None
     if place and not (Path(place) / RECORD).exists():  # of a finished run that could not write it
         asked.end(ran)
     return Trained(
@@ -87,13 +91,27 @@ def train(
     )  # fmt: skip
 
 
+@contextmanager
+def _met(
+    cluster: Cluster, at: tuple[int, int], refuse: Callable[[], None], note: Tell, timeout: Seconds, *, ranked: bool
+) -> Iterator[Words | None]:
+    """A context in which a `ranked` process has met the other ranks; before it nothing is there to `refuse`."""
+    if not ranked:
+        refuse()
+        yield None
+        return
+    from partita.runs.torchrun import met
+
+    with met(cluster, *at, timeout=timeout, note=note, refuse=refuse) as words:
+        yield words
+
+
 @dataclass(frozen=True)
 class _Account:
     """What the user is told of a training: its manifest and its record, as files in `place`, and `notes`."""
 
     place: str
     spec: str
-    plan: Plan
     cluster: Cluster
     tell: Tell
     notes: list[str] = field(default_factory=list)
@@ -103,14 +121,14 @@ class _Account:
         self.notes.append(sentence)
         self.tell(Note(sentence))
 
-    def begin(self, *, seed: int, steps: int, **more: Any) -> None:
+    def begin(self, plan: Plan, *, seed: int, steps: int, **more: Any) -> None:
         """Write the manifest. Raises OptionError."""
-        write_manifest(self.place, self.spec, self.plan, self.cluster, seed=seed, steps=steps, **more)
+        write_manifest(self.place, self.spec, plan, self.cluster, seed=seed, steps=steps, **more)
 
-    def end(self, ran: Any, semantics: str) -> None:
+    def end(self, plan: Plan, ran: Any, semantics: str) -> None:
         """Write the record of a RunResult; one of fewer steps does not stay without room for it. Raises OptionError."""
         row = Row(
-            self.plan.name, None, ran.timeline, loss=ran.loss, final_loss=ran.final_loss, losses=(ran.loss,),
+            plan.name, None, ran.timeline, loss=ran.loss, final_loss=ran.final_loss, losses=(ran.loss,),
             semantics=semantics,
         )  # fmt: skip
         with suppress(OSError):  # there is none, or writing the new one says what is wrong

@@ -6,8 +6,8 @@ import json
 import os
 import socket
 import time
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from ipaddress import ip_address
 from typing import Any, Final
 
@@ -31,6 +31,7 @@ from partita.task import Task
 from partita.telling import Tell, quiet
 from partita.transport.messages import gather, spread
 from partita.transport.signs import Words, signs_of_life
+from partita.units import Seconds
 
 INTERFACE: Final = "GLOO_SOCKET_IFNAME"
 LOOP: Final = "lo"
@@ -92,21 +93,40 @@ def _leads_here(host: str) -> bool:
     return any(ip_address(address[0]).is_loopback for *_, address in found[:1])
 
 
-def train_rank(task: Task, asked: Training, rank: int, world: int) -> RunResult | None:
-    """Train as this process's rank, which `place_here` says; the result on rank 0, None on the others. Rank 0 calls
-    `asked.begin` once the directory is its own.
+@contextmanager
+def met(
+    cluster: Cluster, rank: int, world: int, *, timeout: Seconds, note: Tell, refuse: Callable[[], None]
+) -> Iterator[Words]:
+    """A context in which this process's rank, which `place_here` says, has met the others and gives signs of life. What
+    rank 0 finds to `refuse` all ranks refuse, before their steps are captured, which may take minutes.
 
-    Raises OptionError for what this process was told wrong or otherwise than the others, InputError for a directory
-    that holds another run, RunStopped after a signal.
+    Raises OptionError for that, and for an address or interface that cannot be; RunError where ranks do not come.
+    """
+    keep_freed()
+    if world > 1 or backend_of(cluster) != GLOO:
+        talk_over(cluster, note if rank == 0 else quiet)
+        join_world(rank, world, timeout, backend_of(cluster), note=note)
+    with signs_of_life(rank, world) as words:
+        why = ""
+        try:
+            refuse() if rank == 0 else None
+        except InputError as error:
+            why = str(error)
+        if why := spread(why, rank, world):
+            raise OptionError(why)
+        yield words
+
+
+def train_rank(task: Task, asked: Training, rank: int, world: int, words: Words) -> RunResult | None:
+    """Train as this process's rank, once it has `met` the others; the result on rank 0, None on the others. Rank 0
+    calls `asked.begin` once the directory is its own.
+
+    Raises OptionError for what this process was told otherwise than the others, InputError for a directory that holds
+    another run, RunStopped after a signal.
     """
     graph, cluster, steps = asked.graph, asked.cluster, asked.steps
-    keep_freed()
-    device, backend = device_of(cluster, rank), backend_of(cluster)
-    if world > 1 or backend != GLOO:
-        talk_over(cluster, asked.note if rank == 0 else quiet)
-        join_world(rank, world, asked.timeout, backend, note=asked.note)
+    words.speakers = asked.program.size
     with ExitStack() as stack:
-        words = stack.enter_context(signs_of_life(rank, world, asked.program.size))
         facts = gather(dict(facts_of(graph, asked.plan, cluster, seed=asked.seed, steps=steps)), rank, world)
         start = _start(asked, facts, stack) if rank == 0 else None
         word = spread(_word(start), rank, world)
@@ -114,7 +134,7 @@ def train_rank(task: Task, asked: Training, rank: int, world: int) -> RunResult 
             raise OptionError(word["error"])
         if word["finished"]:
             return start.result if isinstance(start, Finished) else None
-        session = Session(task, graph, cluster, asked.seed, rank, world, asked.timeout, device)
+        session = Session(task, graph, cluster, asked.seed, rank, world, asked.timeout, device_of(cluster, rank))
         session.open(asked.init)
         report = _report(session, asked, word["resume"], words)
         reports = gather(report, rank, world)

@@ -29,16 +29,17 @@ FOUND: Final = "missing"  # what is found missing, for all who wait
 
 @dataclass
 class Words:
-    """Mutable: what this rank says, and on the first rank what each other one has said last, once all have spoken."""
+    """Mutable: what this rank says, and on the first rank what each other one has said last, once all of the first
+    `speakers` ranks have spoken."""
 
     own: str = ""
+    speakers: int = 0
     heard: dict[int, str] = field(default_factory=dict)
 
 
 @contextmanager
-def signs_of_life(rank: int, world: int, speakers: int = 0) -> Iterator[Words]:
-    """A context in which the others can tell that this rank of the world lives, once all have met. The first `speakers`
-    ranks give words."""
+def signs_of_life(rank: int, world: int) -> Iterator[Words]:
+    """A context in which the others can tell that this rank of the world lives, once all have met."""
     words = Words()
     if world == 1:
         yield words
@@ -51,7 +52,7 @@ def signs_of_life(rank: int, world: int, speakers: int = 0) -> Iterator[Words]:
         with suppress(RuntimeError):  # the store is gone: whoever needs it says so
             while not over.wait(INTERVAL):
                 line.add(_name(rank), 1)
-                _exchange(line, words, rank, speakers)
+                _exchange(line, words, rank)
 
     threading.Thread(target=give, name="signs of life", daemon=True).start()
     try:
@@ -105,11 +106,11 @@ class Watch:
             time.sleep(2 * INTERVAL)
 
 
-def _exchange(store: Any, words: Words, rank: int, speakers: int) -> None:
+def _exchange(store: Any, words: Words, rank: int) -> None:
     """Give this rank's word; the first one takes the others'."""
     if rank and words.own:
         store.set(f"word/{rank}", words.own)
-    names = {other: f"word/{other}" for other in range(1, speakers)}
+    names = {other: f"word/{other}" for other in range(1, words.speakers)}
     if rank == 0 and names and (words.heard or store.check([*names.values()])):
         said = store.multi_get([*names.values()])
         words.heard = {other: word.decode() for other, word in zip(names, said, strict=True)}

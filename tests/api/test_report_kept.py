@@ -65,8 +65,19 @@ def test_a_report_without_room_is_written_later(tmp_path: Path, monkeypatch: pyt
     assert (tmp_path / "model.safetensors").stat().st_mtime_ns == written
 
 
+def test_a_rank_refuses_a_directory_before_its_step_is_captured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    train(tmp_path, 2)
+    monkeypatch.setattr(training, "graph_of", raising(Killed()))
+    with pytest.raises(OptionError, match="give --resume to go on with it"):
+        train(tmp_path, 4)
+    with pytest.raises(OptionError, match="is at step 2 already"):
+        train(tmp_path, 1, resume=True)
+
+
 def raising(error: BaseException) -> Any:
-    def act(*arguments: Any) -> None:
+    def act(*arguments: Any, **named: Any) -> None:
         raise error
 
     return act

@@ -104,10 +104,7 @@ def test_small_timelines_leave_their_share_to_large_ones() -> None:
     shown = thinned([large, small], 8)
     assert [len(each.spans) for each in shown] == [6, 2]
     assert [span.name for span in shown[0].spans] == [f"Compute{i}" for i in (8, 7, 6, 5, 4, 3)]
-    assert (
-        shown[0].words
-        == "ddp, measured: its last round, its longest instructions (6 of 9 instructions)."
-    )
+    assert shown[0].words == "ddp, measured: its last round, its longest instructions (6 of 9 instructions)."
     assert shown[1].words == ""
     assert [len(each.spans) for each in thinned([large, large], 8)] == [4, 4]
 

@@ -19,8 +19,8 @@ from tests.ranks import forked
 
 def main(rank):
     join_world(rank, 3, {TIMEOUT})
-    with signs_of_life(rank, 3, speakers=3) as words:
-        words.own = f"from {{rank}}"
+    with signs_of_life(rank, 3) as words:
+        words.own, words.speakers = f"from {{rank}}", 3
         if rank == 1:
             time.sleep({SLOW})
         found = gather(rank, rank, 3)
