@@ -1,5 +1,5 @@
-"""Files that are written whole or not at all, under another name first, which is then changed to their own; and where
-temporary ones go."""
+"""Files that are written whole or not at all, under another name first, which is then changed to their own; where
+temporary ones go; what a text in TOML says."""
 
 from __future__ import annotations
 
@@ -7,11 +7,15 @@ import fcntl
 import os
 import re
 import tempfile
+import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any, Final
 
 from partita.errors import OptionError
+
+WIDEST: Final = 14_000  # bits of a whole number: of much more, Python does not make a text
 
 
 @contextmanager
@@ -113,3 +117,19 @@ def temporary(folder: Path) -> Iterator[None]:
             f"temporary files cannot be written in {folder} ({error.strerror or error}); make room there, or set "
             "TMPDIR to a folder that has some"
         ) from None
+
+
+def read_toml(text: str) -> dict[str, Any]:
+    """What a TOML text says. Raises ValueError with the reason for a text that is none: also one nested too deep, and
+    one with a number so long that no sentence could print it."""
+    try:
+        found = tomllib.loads(text)
+    except RecursionError:
+        raise ValueError("its brackets are nested too deep") from None
+    left: list[Any] = [found]
+    while left:
+        each = left.pop()
+        left += each.values() if isinstance(each, dict) else each if isinstance(each, list) else ()
+        if isinstance(each, int) and each.bit_length() > WIDEST:
+            raise ValueError(f"it has a number of {each.bit_length()} bits")
+    return found

@@ -36,9 +36,9 @@ from __future__ import annotations
 import difflib
 import json
 import re
-import tomllib
 from collections import Counter
 from dataclasses import replace
+from os.path import exists
 from pathlib import Path
 from typing import Any, Final
 
@@ -48,6 +48,7 @@ from partita.cluster.parts import part_table, parts
 from partita.cluster.quantity import Reader
 from partita.cluster.shipped import catalogue_names, catalogue_text, local_cluster
 from partita.errors import ClusterError, check_schema, did_you_mean
+from partita.files import read_toml
 from partita.units import FlopsPerSecond
 
 SCHEMA: Final = 1
@@ -146,7 +147,7 @@ def load_cluster(spec: str) -> Cluster:
     if spec.startswith("local:"):
         return local_cluster(spec)
     found = catalogue_text(spec)
-    if spec.endswith(".toml") or "/" in spec or (found is None and Path(spec).exists()):
+    if spec.endswith(".toml") or "/" in spec or (found is None and exists(spec)):
         return read_cluster(_file_text(spec), spec)
     if found is not None:
         base, nodes = found
@@ -176,8 +177,8 @@ def read_cluster(text: str, name: str, nodes: int = 0) -> Cluster:
     `nodes` above 0 overrides the count of the first member of the network. Raises ClusterError.
     """
     try:
-        raw = tomllib.loads(text)
-    except (ValueError, RecursionError) as error:
+        raw = read_toml(text)
+    except ValueError as error:
         raise ClusterError(f"{name} is not valid TOML: {error}; mend the file there") from None
     try:
         return _cluster(raw, Path(name).stem, nodes)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-import tomllib
 import types
 from math import isfinite
 from typing import Any, Final, Union, get_args, get_origin, get_type_hints
@@ -12,6 +11,7 @@ from typing import Any, Final, Union, get_args, get_origin, get_type_hints
 import tomli_w
 
 from partita.errors import PlanError, check_schema, did_you_mean
+from partita.files import read_toml
 from partita.plan.plan import Plan
 from partita.plan.sync import Sync, Topology
 
@@ -28,8 +28,8 @@ def write_plan(plan: Plan) -> str:
 def read_plan(text: str) -> Plan:
     """The Plan that a TOML text describes. Raises PlanError with the place and what is allowed there."""
     try:
-        table = tomllib.loads(text)
-    except (ValueError, RecursionError) as error:
+        table = read_toml(text)
+    except ValueError as error:
         raise PlanError(
             f"the plan is not valid TOML: {error}; correct it there or write it anew with `partita plan -o`"
         ) from None
@@ -72,6 +72,8 @@ def _plain(item: Any) -> Any:
 
 
 def _value(kind: Any, given: Any, place: str) -> Any:
+    if type(given) is int and abs(given) >= MOST:  # the largest cannot be printed
+        raise PlanError(f"{place} is a number of {given.bit_length()} bits; a number below {MOST} belongs there")
     origin = get_origin(kind)
     if origin in (Union, types.UnionType):
         return _tagged(get_args(kind), given, place)
@@ -86,8 +88,6 @@ def _value(kind: Any, given: Any, place: str) -> Any:
             raise PlanError(f"{place} is {given!r}; allowed are {', '.join(str(m.value) for m in kind)}") from None
     if type(given) is float and not isfinite(given):
         raise PlanError(f"{place} is {given}; a finite number belongs there")
-    if type(given) is int and abs(given) >= MOST:
-        raise PlanError(f"{place} is {str(given)[:20]}...; a number below {MOST} belongs there")
     if type(given) is str and not given.isprintable():
         raise PlanError(f"{place} is {given!r}; words of one line belong there, of letters that can be printed")
     if kind is float and type(given) is int:

@@ -14,6 +14,7 @@ from typing import Any, Final
 from partita.cluster.cluster import Cluster
 from partita.cost.costs import Costs
 from partita.errors import OptionError, PlanError, did_you_mean, users_code
+from partita.files import WIDEST
 from partita.graph.graph import Graph
 from partita.plan.plan import Plan
 from partita.plan.text import MOST, read_values
@@ -254,6 +255,9 @@ def parse(text: str) -> tuple[str, dict[str, Any]]:
         raise PlanError(f"there is no recipe {name.id!r}; {hint}")
     keywords = tree.keywords if isinstance(tree, ast.Call) else []
     names = [str(keyword.arg) for keyword in keywords]
+    values = (node.value for node in ast.walk(tree) if isinstance(node, ast.Constant))
+    if wide := next((each for each in values if isinstance(each, int) and each.bit_length() > WIDEST), 0):
+        raise PlanError(f"{text[:60]!r} gives a number of {wide.bit_length()} bits; less than {MOST} is allowed")
     if twice := next((knob for knob in names if names.count(knob) > 1), ""):
         raise PlanError(f"{text!r} gives {twice} {names.count(twice)} times; give each knob once")
     return name.id, {str(k.arg): _literal(k.value, text) for k in keywords}

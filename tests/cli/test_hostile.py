@@ -1,0 +1,53 @@
+"""Texts and files that nobody writes by mistake: each is refused by one sentence, whatever it holds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from partita.__main__ import main
+
+WIDE = f"0x{'f' * 5000}"  # Python reads it, and does not print it
+DEEP = "[" * 3000 + "]" * 3000
+SIMULATE = ("simulate", "digits-cnn", "--cluster", "local:2", "--plan")
+FILES = {
+    "cluster": "schema = 1\n[device.cpu]\ncores = {}\n[network]\nlink = {{ bandwidth = '1 GB/s' }}\n"
+    "members = [{{ device = 'cpu' }}]\n",
+    "plan": "schema = 1\nname = 'mine'\n[mesh]\naxes = [['data', {}]]\n",
+    "steps": "schema = 1\ntarget = 0.5\n[[points]]\nbatch = 16\nsteps = {}\n",
+}
+WORDS = {
+    "cluster": ("cluster", "show"),
+    "plan": SIMULATE,
+    "steps": ("plan", "digits-cnn", "--cluster", "local:2", "--objective", "time-to-loss", "--steps-to-loss"),
+}
+
+
+def refused(words: tuple[str, ...], capfd: pytest.CaptureFixture[str]) -> str:
+    """The one line with which words are refused."""
+    capfd.readouterr()
+    code, (out, err) = main([*words]), capfd.readouterr()
+    assert (code, out, err.count("\n")) == (2, "", 1), err[:500]
+    return err
+
+
+@pytest.mark.parametrize(("value", "why"), [(WIDE, "a number of 20000 bits"), (DEEP, "nested too deep")])
+@pytest.mark.parametrize("kind", FILES)
+def test_a_file_with_a_number_too_long_to_print_or_too_deep(
+    kind: str, value: str, why: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / f"{kind}.toml"
+    path.write_text(FILES[kind].format(value))
+    said = refused((*WORDS[kind], str(path)), capfd)
+    assert why in said
+    assert str(path) in said or "the plan is not valid TOML" in said
+
+
+@pytest.mark.parametrize("text", [f"ddp(bucket_bytes={WIDE})", f"ddp(codec=topk(k={WIDE}))", f"ddp(order={WIDE})"])
+def test_a_call_with_a_number_too_long_to_print(text: str, capfd: pytest.CaptureFixture[str]) -> None:
+    assert "gives a number of 20000 bits; less than 9223372036854775808 is allowed" in refused((*SIMULATE, text), capfd)
+
+
+def test_a_name_of_a_cluster_too_long_for_a_file(capfd: pytest.CaptureFixture[str]) -> None:
+    assert "there is no cluster 'hhhh" in refused(("cluster", "show", "h" * 5000), capfd)
