@@ -6,6 +6,7 @@ shard          one rank's file of it
 manifest       what says that it is complete, and of which run
 losses         the losses up to the newest one, in a file of the run
 entry          Entry: what a tensor or number in it is
+typed          frozen values as JSON, each field of its type
 plain          the state of optimizers as JSON
 holding        which rank writes what
 contributions  what servers have of workers' contributions

@@ -103,9 +103,12 @@ def losses_of(saved: Checkpoint) -> tuple[LossFile, Losses]:
     if path.is_symlink() or not path.is_file():
         raise DamagedCheckpoint(f"{path} is missing")
     with path.open("rb") as file:
-        text = file.read(named.size)
-    if (digest := hashlib.sha256(text)).hexdigest() != named.sha256:
-        raise DamagedCheckpoint(f"{path} is not as {saved.path.name} left it")
-    rows = [line.split(",") for line in text.decode().splitlines()[1:]]
-    losses = [(int(step), float(second), float(loss), 0.0) for step, second, loss in rows]
+        text = file.read(min(named.size, path.stat().st_size))
+    try:
+        if (digest := hashlib.sha256(text)).hexdigest() != named.sha256:
+            raise ValueError
+        rows = [line.split(",") for line in text.decode().splitlines()[1:]]
+        losses = [(int(step), float(second), float(loss), 0.0) for step, second, loss in rows]
+    except ValueError:
+        raise DamagedCheckpoint(f"{path} is not as {saved.path.name} left it") from None
     return LossFile(path, named.size, digest), losses

@@ -12,6 +12,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final
@@ -20,6 +21,7 @@ import torch
 
 from partita.checkpoints.settings import settings_of
 from partita.checkpoints.shard import File, sha256_of
+from partita.checkpoints.typed import read_strictly
 from partita.errors import InputError, check_schema
 from partita.files import atomically, sync
 from partita.graph.graph import Buffer, Graph, Parameter
@@ -162,7 +164,7 @@ def read_manifest(directory: Path) -> Manifest:
             raise ValueError
     except OSError as error:
         raise unreadable(path, error) from error
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise DamagedCheckpoint(f"{path} is not what was written") from error
     return _manifest(path, body)
 
@@ -174,11 +176,11 @@ def _manifest(path: Path, body: dict[str, Any]) -> Manifest:
     if schema != BEFORE:
         check_schema(schema, SCHEMA, str(path), remedy)
     try:
-        files = tuple(File(**file) for file in body.pop("files"))
-        losses = File(**body["losses"]) if body.get("losses") else None
-        found = Manifest(**body | {"identity": Identity(**body["identity"]), "losses": losses}, files=files)
-    except (TypeError, KeyError):
-        raise InputError(f"{path} lacks something of schema {schema}; remove that checkpoint") from None
+        found = read_strictly(Manifest, body)
+        if min(found.step, found.lag, found.flying, found.world - 1, *(file.size for file in _files(found))) < 0:
+            raise ValueError("a number is below what it can be")
+    except ValueError as error:
+        raise InputError(f"{path} is no manifest of schema {schema} ({error}); remove that checkpoint") from None
     for file in found.files:
         if not SHARD.fullmatch(file.name):
             raise InputError(
@@ -186,6 +188,12 @@ def _manifest(path: Path, body: dict[str, Any]) -> Manifest:
                 "directory and nothing else, so this one is refused; remove it"
             )
     return found
+
+
+def _files(manifest: Manifest) -> Iterator[File]:
+    yield from manifest.files
+    if manifest.losses is not None:
+        yield manifest.losses
 
 
 def unreadable(path: Path, error: OSError) -> InputError:

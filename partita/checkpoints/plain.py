@@ -65,7 +65,7 @@ def from_plain(value: Any) -> Any:
         if kind == "tensor":
             dtype, shape, flat = body
             return torch.tensor(from_plain(flat), dtype=DTYPES[dtype]).reshape(shape)
-    except (ValueError, TypeError, KeyError, RuntimeError):
+    except (ValueError, TypeError, KeyError, RuntimeError, OverflowError):
         pass
     raise InputError(f"a checkpoint holds {str(value)[:80]!r}, which is no value; take another checkpoint")
 

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from partita.checkpoints.plain import from_plain, to_plain
 from partita.checkpoints.shard import Contents
+from partita.errors import InputError
 from partita.graph.graph import Graph
 from partita.plan.plan import Update
 from partita.runtime.rules import first_settings
@@ -41,7 +42,10 @@ def settings_of(task: Task, graph: Graph, update: Update) -> Any:
 
 def changed(began: Any, contents: Contents, task: Task, graph: Graph, update: Update) -> dict[str, list[Change]]:
     """Weight -> the settings that the task has changed since a checkpoint was written whose manifest has `began`."""
-    before: dict[str, Mapping[str, Any]] = {name: one for one, names in from_plain(began) for name in names}
+    try:
+        before: dict[str, Mapping[str, Any]] = {name: dict(one) for one, names in from_plain(began) for name in names}
+    except (TypeError, ValueError):
+        raise InputError("the checkpoint's manifest has settings of no optimizer; take another checkpoint") from None
     found: dict[str, list[Change]] = {}
     for now, names in first_settings(task, graph, update):
         for name in names:

@@ -105,9 +105,11 @@ class Contents:
             try:
                 file: Any = safe_open(path, "pt")
                 values = json.loads((file.metadata() or {})[VALUES])
+                if not isinstance(values, dict):
+                    raise ValueError("its values have no names")
             except OSError as error:
                 raise InputError(f"{path} cannot be read ({first_line(error)}); make it readable") from error
-            except (SafetensorError, KeyError, ValueError) as error:
+            except (SafetensorError, KeyError, ValueError, RecursionError) as error:
                 raise InputError(
                     f"{path} is no shard of a checkpoint (safetensors with Partita's header); nothing in it was run "
                     "or read; remove that checkpoint"

@@ -16,10 +16,10 @@ import os
 import resource
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import takewhile
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import torch
 
@@ -44,6 +44,7 @@ from partita.checkpoints.manifest import (
     read_manifest,
 )
 from partita.checkpoints.shard import HEADER
+from partita.checkpoints.typed import read_strictly
 from partita.errors import InputError, OptionError, check_schema, first_line
 from partita.files import atomically
 from partita.graph.graph import Graph
@@ -52,7 +53,6 @@ from partita.plan.plan import Plan
 from partita.plan.rule import ruled
 from partita.plan.text import read_plan, write_plan
 from partita.program.program import Program
-from partita.program.timeline import Breakdown, Timeline
 from partita.runs.result import RunResult
 from partita.runs.training import Training
 from partita.runtime.alike import alike
@@ -163,17 +163,17 @@ def read_result(out: str) -> Finished | None:
     try:
         body = json.loads(path.read_text())
         check_schema(body["schema"], SCHEMA, str(path), "give another --out, or remove it")
-        result: dict[str, Any] = body["take"]
-        timeline: dict[str, Any] = result["timeline"] | {"breakdown": Breakdown(**result["timeline"]["breakdown"])}
-        timeline = {key: tuple(value) if isinstance(value, list) else value for key, value in timeline.items()}
-        loss = tuple((int(step), float(at), float(value)) for step, at, value in result["loss"])
-        weights = str(Path(out) / Path(result["weights"]).name)  # where they are now, if the directory was moved
-        found = RunResult(Timeline(**timeline), loss, float(result["final_loss"]), weights)
-        identity = Identity(**body["identity"]) if "identity" in body else None
-        return Finished(read_plan(body["plan"]), int(body["steps"]), found, identity)
+        result = read_strictly(RunResult, body["take"])
+        timeline = replace(result.timeline, spans=tuple(result.timeline.spans))
+        weights = str(Path(out) / Path(result.weights).name)  # where they are now, if the directory was moved
+        identity = read_strictly(Identity, body["identity"]) if "identity" in body else None
+        if not (type(body["plan"]) is str and type(body["steps"]) is int):
+            raise TypeError("the plan is to be a text, the steps a number")
+        result = replace(result, timeline=timeline, weights=weights)
+        return Finished(read_plan(body["plan"]), body["steps"], result, identity)
     except (FileNotFoundError, NotADirectoryError):
         return None
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise InputError(
             f"{path} is not what a finished run wrote ({first_line(error)}); remove it to start anew, or give another "
             "--out"
