@@ -44,6 +44,7 @@ from typing import Any, Final
 
 from partita.cluster import quantity
 from partita.cluster.cluster import Cluster, Device, Group, Link
+from partita.cluster.idle import check_heeded
 from partita.cluster.parts import part_table, parts
 from partita.cluster.quantity import Reader
 from partita.cluster.shipped import catalogue_names, catalogue_text, local_cluster
@@ -148,7 +149,7 @@ def load_cluster(spec: str) -> Cluster:
         return local_cluster(spec)
     found = catalogue_text(spec)
     if spec.endswith(".toml") or "/" in spec or (found is None and exists(spec)):
-        return read_cluster(_file_text(spec), spec)
+        return read_cluster(_file_text(spec), spec, strict=True)
     if found is not None:
         base, nodes = found
         if nodes > (most := MOST_DEVICES // read_cluster(base, spec, 1).size if nodes else 0):
@@ -171,17 +172,21 @@ def _file_text(spec: str) -> str:
         raise ClusterError(f"{spec} cannot be read ({error.strerror}); give an existing TOML file") from None
 
 
-def read_cluster(text: str, name: str, nodes: int = 0) -> Cluster:
+def read_cluster(text: str, name: str, nodes: int = 0, *, strict: bool = False) -> Cluster:
     """The cluster of a TOML `text`; `name` stands in errors and where the file names none.
 
-    `nodes` above 0 overrides the count of the first member of the network. Raises ClusterError.
+    `nodes` above 0 overrides the count of the first member of the network. What would do nothing is refused if it is
+    `strict`. Raises ClusterError.
     """
     try:
         raw = read_toml(text)
     except ValueError as error:
         raise ClusterError(f"{name} is not valid TOML: {error}; mend the file there") from None
     try:
-        return _cluster(raw, Path(name).stem, nodes)
+        found = _cluster(raw, Path(name).stem, nodes)
+        if strict:
+            check_heeded(found, raw)
+        return found
     except ClusterError as error:
         raise ClusterError(f"in cluster {name}, {error}") from None
 
