@@ -86,9 +86,14 @@ def read_record(run: Path, page: Path | None = None) -> Comparison:
 def _record(text: str) -> dict[str, Any]:
     """The fields of a record; none where the text is no JSON object, for what is missing to be said."""
     with suppress(ValueError, RecursionError):
-        found = json.loads(text)
+        found = json.loads(text, parse_constant=_no_json)
         return found if isinstance(found, dict) else {}
     return {}
+
+
+def _no_json(word: str) -> None:
+    """Of NaN and Infinity, which are no JSON: a record has them as texts."""
+    raise ValueError(word)
 
 
 def _frozen(row: Row) -> Row:

@@ -49,6 +49,7 @@ def test_losses_that_are_no_numbers_are_kept(tmp_path: Path) -> None:
         ("{}", "is not a run's record (schema: "),
         ('{"rows": 3}', "is not a run's record"),
         ("[1, 2]", "is not a run's record"),
+        ('{"schema": 1, "rows": [], "task": Infinity, "sha256": "x"}', "is not a run's record"),
     ],
 )
 def test_a_file_of_something_else_is_refused(tmp_path: Path, text: str, said: str) -> None:
