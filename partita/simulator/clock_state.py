@@ -1,5 +1,6 @@
 """The arrays inside the clock: the work as its loops want it, and the state that they change."""
 
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -113,55 +114,41 @@ class State(NamedTuple):
 
 
 def work_of(activities: Activities, resources: Resources) -> Work:
-    """The work of the clock. A plain resource all of whose users hold one same lane is never shared: the time that it
-    takes goes into `least`. Raises ProgramError for a demand of a resource that is not there."""
-    resource, amount, times, m = (
-        activities.demand_resource,
-        activities.demand_amount,
-        activities.demand_times,
-        resources.size,
-    )
-    again = activities.demand_again
-    if len(resource) and resource.max() >= m:
-        raise ProgramError(f"resource {resource.max()} is demanded, but there are {m}; give a rate for each resource")
-    user = np.repeat(np.arange(activities.size, dtype=np.int32), np.diff(activities.demand_start))
-    shared = _shared(activities, resources, user)[resource]
-    least = activities.least.copy()
-    alone = user[~shared]
-    np.maximum.at(least, alone, (amount * times)[~shared] / resources.rate[resource[~shared]])
-    demand_start = activities.demand_start - _starts(np.bincount(alone, minlength=activities.size))
-    resource, amount, times, user = resource[shared], amount[shared], times[shared], user[shared]
-    again = again[shared]
+    """The work of the clock. Raises ProgramError for a demand of a resource that is not there."""
+    m = resources.size
+    if (most := activities.demand_resource.max(initial=-1)) >= m:
+        raise ProgramError(f"resource {most} is demanded, but there are {m}; give a rate for each resource")
+    left = _less_unshared(activities, resources)
     return Work(
-        activities.successor_start,
-        activities.successor,
-        activities.lane_start,
-        activities.lane,
-        activities.lane_weight,
-        activities.lane_credit,
-        activities.freed_start,
-        activities.freed,
-        activities.freed_weight,
-        activities.priority,
-        activities.latency,
-        least,
-        activities.guard,
-        demand_start,
-        resource,
-        amount,
-        times,
-        amount * times,
-        again,
-        user,
+        left.successor_start,
+        left.successor,
+        left.lane_start,
+        left.lane,
+        left.lane_weight,
+        left.lane_credit,
+        left.freed_start,
+        left.freed,
+        left.freed_weight,
+        left.priority,
+        left.latency,
+        left.least,
+        left.guard,
+        left.demand_start,
+        left.demand_resource,
+        left.demand_amount,
+        left.demand_times,
+        left.demand_amount * left.demand_times,
+        left.demand_again,
+        _users(left),
         resources.rate,
         resources.peak,
         resources.burst,
-        _starts(np.bincount(activities.lane, minlength=len(activities.lane_credit))),
-        _starts(np.bincount(resource, minlength=m)),
-        activities.member,
-        activities.gate_start,
-        activities.gate_need,
-        activities.gate_within,
+        _starts(np.bincount(left.lane, minlength=len(left.lane_credit))),
+        _starts(np.bincount(left.demand_resource, minlength=m)),
+        left.member,
+        left.gate_start,
+        left.gate_need,
+        left.gate_within,
     )
 
 
@@ -214,6 +201,30 @@ def state_of(work: Work, need: Indices) -> State:
 
 def _starts(counts: Offsets) -> Offsets:
     return np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)])
+
+
+def _users(activities: Activities) -> Indices:
+    """The activity of each demand."""
+    return np.repeat(np.arange(activities.size, dtype=np.int32), np.diff(activities.demand_start))
+
+
+def _less_unshared(activities: Activities, resources: Resources) -> Activities:
+    """The activities less their demands of plain resources all of whose users hold one same lane, which are never
+    shared: the time that those take goes into `least`."""
+    resource, user = activities.demand_resource, _users(activities)
+    shared = _shared(activities, resources, user)[resource]
+    alone, least = user[~shared], activities.least.copy()
+    seconds = activities.demand_amount * activities.demand_times / resources.rate[resource]
+    np.maximum.at(least, alone, seconds[~shared])
+    return replace(
+        activities,
+        least=least,
+        demand_start=activities.demand_start - _starts(np.bincount(alone, minlength=activities.size)),
+        demand_resource=resource[shared],
+        demand_amount=activities.demand_amount[shared],
+        demand_times=activities.demand_times[shared],
+        demand_again=activities.demand_again[shared],
+    )
 
 
 def _shared(activities: Activities, resources: Resources, user: Indices) -> Flags:
