@@ -55,7 +55,8 @@ class Answer:
 class Conditions:
     """What a trace answers: `known` at some places, False at those that are `assumed` to make no difference, and a side
     of its own at those `tried`. `asked` is the first place without an answer; `trying` says that a tried side was
-    taken, where numbers are 0, for messages show some: then one is `shown`. `root` is the call that traces."""
+    taken, where numbers are 0, for messages show some: then one is `shown`. `root` is the call that traces, while it
+    does."""
 
     known: Mapping[Place, Answer] = field(default_factory=dict)
     assumed: Collection[Place] = ()
@@ -65,6 +66,14 @@ class Conditions:
     shown: bool = False
     times: Counter[Place] = field(default_factory=Counter)
     root: FrameType | None = None
+
+    def traced(self, step: Callable[[], T]) -> T:
+        """What `step` gives, in which places are told from here on."""
+        self.root = sys._getframe()
+        try:
+            return step()
+        finally:
+            self.root = None
 
     def answer(self, tensor: torch.Tensor) -> Answer | None:
         """How a condition is taken, None if that is not known. Of numbers nothing is."""
@@ -117,8 +126,6 @@ def settled(trace: Callable[[Conditions], T]) -> T:
             if not same or isinstance(error, NeedsData):
                 raise
             raise next(iter(same.values())) from error
-        finally:
-            conditions.root = None
     for places in (*((place,) for place in same), tuple(same)):
         _check_same(trace, Conditions(known, same, dict.fromkeys(places, True)), made, same[places[0]])
     return made
@@ -131,8 +138,6 @@ def _check_same(trace: Callable[[Conditions], T], conditions: Conditions, made: 
             other = trace(conditions)
     except Exception as error:  # of a side that no sample may take
         raise told from error
-    finally:
-        conditions.root = None
     if other != made:
         raise told
 

@@ -58,26 +58,26 @@ class Names:
 
 def to_graph(task: Task, trace: Trace, batch: int, optimizer: Optimizer) -> Graph:
     """The Graph of a trace, every dimension a number, valid for `batch` samples only."""
-    names = Names()
-    for name, tensor in (trace.parameters | trace.buffers).items():
+    names, leaves = Names(), trace.leaves
+    for name, tensor in (leaves.parameters | leaves.buffers).items():
         names.refs[id(tensor)] = Ref(name)
-    for i, tensor in enumerate(trace.inputs):
+    for i, tensor in enumerate(leaves.inputs):
         names.refs[id(tensor)] = Ref(f"input.{i}")
     names.refs[id(trace.tangent)] = Ref(TANGENT)
     operators = _operators(trace, names)
     weight = None if trace.weight is None else names.ref(trace.weight)
     aliases = other_names(trace.model)
     parameters = tuple(
-        Parameter(name, names.spec(trace.parameters[name]), p.requires_grad, aliases[id(p)])
+        Parameter(name, names.spec(leaves.parameters[name]), p.requires_grad, aliases[id(p)])
         for name, p in trace.model.named_parameters()
     )
     saved = trace.model.state_dict(keep_vars=True).keys()
     tangent = Constant(TANGENT, names.spec(trace.tangent), raw_bytes(torch.ones((), dtype=trace.tangent.dtype)))
     graph = Graph(
         name=task.name, batch=batch, operators=tuple(operators), parameters=parameters,
-        buffers=tuple(Buffer(name, names.spec(b), name in saved) for name, b in trace.buffers.items()),
+        buffers=tuple(Buffer(name, names.spec(b), name in saved) for name, b in leaves.buffers.items()),
         constants=(tangent, *names.constants),
-        inputs=tuple((f"input.{i}", names.spec(t)) for i, t in enumerate(trace.inputs)),
+        inputs=tuple((f"input.{i}", names.spec(t)) for i, t in enumerate(leaves.inputs)),
         loss=names.ref(trace.loss), weight=weight,
         gradients=tuple((name, names.ref(g)) for name, g in trace.gradients.items()),
         mutations=tuple((name, names.ref(b)) for name, b in trace.mutations.items()),

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import sys
-from contextlib import ExitStack
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -42,22 +42,30 @@ from partita.tracing.successive import check_python_random, python_random_state
 FEW = 8  # samples that are looked at for themselves, all over the data
 
 
-@dataclass
-class Trace:
-    """What one traced step leaves: its calls, its leaves by name and its results, all fake tensors, and what the
-    model and the loss keep otherwise then."""
+@dataclass(frozen=True)
+class Leaves:
+    """What a step begins with, as fake tensors: parameters and buffers by name, inputs in the order of the batch."""
 
-    model: nn.Module
-    calls: list[AtenCall]
     parameters: dict[str, torch.Tensor]
     buffers: dict[str, torch.Tensor]
     inputs: list[torch.Tensor]
+
+
+@dataclass(frozen=True)
+class Trace:
+    """What one traced step leaves: its calls, its leaves and its results, all fake tensors, what is left otherwise in
+    what the model and the loss keep, and whether anything drew from Python's generator."""
+
+    model: nn.Module
+    calls: list[AtenCall]
+    leaves: Leaves
     tangent: torch.Tensor
     loss: torch.Tensor
     weight: torch.Tensor | None
     gradients: dict[str, torch.Tensor]
-    mutations: dict[str, torch.Tensor] = field(default_factory=dict)
-    left: dict[tuple[str, str], Any] = field(default_factory=dict)
+    mutations: dict[str, torch.Tensor]
+    left: dict[tuple[str, str], Any]
+    drawn: bool
 
 
 class Unchecked(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -84,59 +92,72 @@ def _traced(
     numbers."""
     model = checked_model(task) if real else _model_without_data(task, fake)
     tensors, rest = _alike(task, batch, precision)
-    # Ranks hold leaves row by row, and what is traced of a determinant, say, depends on it.
-    parameters = {name: _fake(p.detach().contiguous(), fake, precision) for name, p in model.named_parameters()}
-    buffers = {name: _fake(b.detach().contiguous(), fake, precision) for name, b in model.named_buffers()}
+    leaves = _leaves(model, tensors, fake, precision)
     for name in unknown:
-        buffers[name].constant = None  # type: ignore[attr-defined]
-    inputs = [_fake(t, fake, precision) for t in tensors]
+        leaves.buffers[name].constant = None  # type: ignore[attr-defined]
     fixed = {name: b for name, b in model.named_buffers() if real and name not in unknown}
-    fake.data = {id(buffers[name]): in_precision(b.detach(), precision) for name, b in fixed.items()}
-    fake.changing = {id(t) for t in (*inputs, *parameters.values(), *(buffers[name] for name in unknown))}
-    trainable = [name for name, p in model.named_parameters() if p.requires_grad]
+    fake.data = {id(leaves.buffers[name]): in_precision(b.detach(), precision) for name, b in fixed.items()}
+    fresh = (*leaves.inputs, *leaves.parameters.values(), *(leaves.buffers[name] for name in unknown))
+    fake.changing = {id(t) for t in fresh}
+    with put_back(task), _functional(fake, precision):
+        made = fake.conditions.traced(lambda: _step(task, model, leaves, rest, fake))
+    known = {n for n in made.mutations if n in fixed or getattr(leaves.buffers[n], "constant", None) is not None}
+    if fake.looked and known:  # a value that was looked at may be that of a buffer's first step
+        return _traced(task, batch, precision, Recorder(fake.conditions), real=real, unknown=frozenset(known))
+    if made.drawn:
+        check_python_random(task)
+    return made
+
+
+@contextmanager
+def _functional(fake: Recorder, precision: str) -> Iterator[None]:
+    """A context in which functional tensors stand for fake ones, and no call that is recorded changes one in place."""
     with ExitStack() as stack:
-        stack.enter_context(put_back(task))
-        places = stack.enter_context(ModuleStack(model))
         stack.enter_context(exporting())
         for context in (seen_through(), fakes_cloned(), fake):
             stack.enter_context(context)
         if precision == "fp64":
             stack.enter_context(Promoted())
         stack.enter_context(FunctionalTensorMode())
-        leaves: dict[str, torch.Tensor] = {
-            name: FunctionalTensor.to_functional(t) for name, t in (parameters | buffers).items()
-        }
-        named = dict(model.named_parameters())
-        for name in trainable:
-            hooked(leaves[name].requires_grad_(), named[name])
-        given = rest.batch([FunctionalTensor.to_functional(t) for t in inputs])
-        fake.places, fake.conditions.root = places, sys._getframe()
-        with stateless._reparametrize_module(model, leaves, tie_weights=True), Numbers(), Fused(), Unchecked():
-            state, before = python_random_state(), own_values(task, model)
-            loss, weight = split_loss(task, task.loss(model, given))
-            drawn = python_random_state() != state
-            changed = {n: b for n, b in model.named_buffers() if n in buffers and isinstance(b, FunctionalTensor)}
-            with _disable_current_modes():
-                tangent = fake.from_tensor(torch.ones((), dtype=loss.dtype))
-            fake.backward = True
-            seed = FunctionalTensor.to_functional(tangent)
-            found = torch.autograd.grad(loss, [leaves[name] for name in trainable], seed, allow_unused=True)
-        gradients = {name: g for name, g in zip(trainable, found, strict=True) if g is not None}
-        for name, gradient in gradients.items():
-            check_gradient(name, gradient)
-        check_unchanged(model, (name for name in parameters if _plain(leaves[name]) is not parameters[name]))
-        made = Trace(
-            model, fake.calls, parameters, buffers, inputs, tangent, _plain(loss),
-            None if weight is None else _plain(weight), {name: _plain(g) for name, g in gradients.items()},
-            {name: new for name, b in changed.items() if (new := _plain(b)) is not buffers[name]},
-            changes(task, model, before),
-        )  # fmt: skip
-    known = frozenset(n for n in made.mutations if n in fixed or getattr(buffers[n], "constant", None) is not None)
-    if fake.looked and known:  # a value that was looked at may be that of a buffer's first step
-        return _traced(task, batch, precision, Recorder(fake.conditions), real=real, unknown=known)
-    if drawn:
-        check_python_random(task)
-    return made
+        yield
+
+
+def _step(task: Task, model: nn.Module, leaves: Leaves, rest: Rest, fake: Recorder) -> Trace:
+    """Forward, loss and gradients on functional tensors that stand for the leaves."""
+    named = dict(model.named_parameters())
+    trainable = [name for name, p in named.items() if p.requires_grad]
+    held: dict[str, torch.Tensor] = {
+        name: FunctionalTensor.to_functional(t) for name, t in (leaves.parameters | leaves.buffers).items()
+    }
+    for name in trainable:
+        hooked(held[name].requires_grad_(), named[name])
+    given = rest.batch([FunctionalTensor.to_functional(t) for t in leaves.inputs])
+    with (
+        ModuleStack(model) as fake.places,
+        stateless._reparametrize_module(model, held, tie_weights=True),
+        Numbers(),
+        Fused(),
+        Unchecked(),
+    ):
+        state, before = python_random_state(), own_values(task, model)
+        loss, weight = split_loss(task, task.loss(model, given))
+        drawn = python_random_state() != state
+        changed = {n: b for n, b in model.named_buffers() if n in leaves.buffers and isinstance(b, FunctionalTensor)}
+        with _disable_current_modes():
+            tangent = fake.from_tensor(torch.ones((), dtype=loss.dtype))
+        fake.backward = True
+        seed = FunctionalTensor.to_functional(tangent)
+        found = torch.autograd.grad(loss, [held[name] for name in trainable], seed, allow_unused=True)
+    gradients = {name: g for name, g in zip(trainable, found, strict=True) if g is not None}
+    for name, gradient in gradients.items():
+        check_gradient(name, gradient)
+    check_unchanged(model, (name for name, p in leaves.parameters.items() if _plain(held[name]) is not p))
+    return Trace(
+        model, fake.calls, leaves, tangent, _plain(loss), None if weight is None else _plain(weight),
+        {name: _plain(g) for name, g in gradients.items()},
+        {name: new for name, b in changed.items() if (new := _plain(b)) is not leaves.buffers[name]},
+        changes(task, model, before), drawn,
+    )  # fmt: skip
 
 
 def _alike(task: Task, batch: int, precision: str) -> tuple[list[torch.Tensor], Rest]:
@@ -187,6 +208,13 @@ def elements_of(task: Task) -> int:
         )
     except NeedsData:
         return 0
+
+
+def _leaves(model: nn.Module, inputs: list[torch.Tensor], mode: FakeTensorMode, precision: str) -> Leaves:
+    """The leaves, row by row as ranks hold them: what is traced of a determinant, say, depends on it."""
+    parameters = {name: _fake(p.detach().contiguous(), mode, precision) for name, p in model.named_parameters()}
+    buffers = {name: _fake(b.detach().contiguous(), mode, precision) for name, b in model.named_buffers()}
+    return Leaves(parameters, buffers, [_fake(t, mode, precision) for t in inputs])
 
 
 def _fake(tensor: torch.Tensor, mode: FakeTensorMode, precision: str) -> torch.Tensor:
