@@ -88,7 +88,7 @@ def seconds_in_turn(
     found, passes, done, size = Timed(), list[float](), 0, sum(map(len, stretches))
     with without_denormals():
         for held in _batches(stretches, bench):
-            spent, whole = _run(held, bench, total * sum(len(made.codes) for made in held) / size)
+            spent, whole = mean_seconds(held, bench, total * sum(len(made.codes) for made in held) / size)
             for made, seconds in zip(held, spent, strict=True):
                 found.note(made, seconds)
                 done += len(seconds)
@@ -121,7 +121,7 @@ def _batches(stretches: Sequence[Stretch], bench: Bench) -> Iterator[list[Made]]
         yield held
 
 
-def _run(held: Sequence[Made], bench: Bench, total: Seconds) -> tuple[list[list[Seconds]], list[float]]:
+def mean_seconds(held: Sequence[Made], bench: Bench, total: Seconds) -> tuple[list[list[Seconds]], list[float]]:
     """Of each stretch the core-seconds of its operators, and how many times as long as the mean each pass took that
     counts."""
     if bench.device == CPU:

@@ -154,13 +154,13 @@ def make(stretch: Stretch, bench: Bench = HOST) -> list[Made]:
     make of made-up inputs. An operator that does not take these itself gets tamer ones, and one that takes none is
     timed as a copy of what it reads and makes."""
     whole = _made(stretch, bench)
-    if bench.device != CPU or _runs(whole):
+    if bench.device != CPU or runs(whole):
         return [whole]
     if len(stretch.kinds) > 1:
         each = zip(stretch.apart(), stretch.places[stretch.lead :], strict=True)
         return [replace(one, places=(place,)) for alone, place in each for one in make(alone, bench)]
     whole = _made(stretch, bench, tame=True)
-    return [whole if _runs(whole) else replace(whole, codes=(_copying(whole.size // len(whole.sets)),))]
+    return [whole if runs(whole) else replace(whole, codes=(_copying(whole.size // len(whole.sets)),))]
 
 
 def _copying(size: Bytes) -> Code:
@@ -173,7 +173,8 @@ def _copying(size: Bytes) -> Code:
     return code
 
 
-def _runs(whole: Made) -> bool:
+def runs(whole: Made) -> bool:
+    """Whether each operator takes what those before it make of made-up inputs."""
     try:
         for inputs in whole.sets[:2]:
             environment = dict(inputs)

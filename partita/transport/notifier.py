@@ -21,12 +21,12 @@ T = TypeVar("T")
 
 class Notifier(threading.Condition):
     """Like `threading.Condition`, but `notify_all` evaluates the predicates given to `wait_for`, and wakes only
-    threads whose predicate holds."""
+    threads whose predicate holds; `asleep` has those that wait, each by the lock that it sleeps on."""
 
     def __init__(self) -> None:
         self.lock = threading.RLock()  # entered by itself in half the time
         super().__init__(self.lock)
-        self._asleep: dict[threading.Lock, tuple[Callable[[], Any], Container[str] | None]] = {}
+        self.asleep: dict[threading.Lock, tuple[Callable[[], Any], Container[str] | None]] = {}
 
     def wait_for(
         self, predicate: Callable[[], T], timeout: Seconds | None = None, of: Container[str] | None = None
@@ -38,24 +38,24 @@ class Notifier(threading.Condition):
         while not (found := predicate()) and (left := until - time.monotonic()) > 0:
             own = threading.Lock()
             own.acquire()
-            self._asleep[own] = predicate, of
+            self.asleep[own] = predicate, of
             held = self._release_save()  # type: ignore[attr-defined]
             try:
                 own.acquire(timeout=min(left, threading.TIMEOUT_MAX))
             finally:
                 self._acquire_restore(held)  # type: ignore[attr-defined]
-                self._asleep.pop(own, None)
+                self.asleep.pop(own, None)
         return found
 
     def notify_all(self, name: str = "") -> None:
         """Wake the threads whose predicate holds after a change of `name` ("": of anything). A predicate that raises
         wakes its thread too, so that it raises there."""
-        for own, (predicate, of) in tuple(self._asleep.items()):
+        for own, (predicate, of) in tuple(self.asleep.items()):
             if name and of is not None and name not in of:
                 continue
             try:
                 over = predicate()
             except BaseException:
                 over = True
-            if over and self._asleep.pop(own, None):
+            if over and self.asleep.pop(own, None):
                 own.release()

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from partita.kernels import card_largest, cards
-from partita.kernels.codecs import Kernel, kernel_of
+from partita.kernels.codecs import kernel_of
 from partita.kernels.compiled import uniform
 from partita.kernels.tree import BOOK, EDGES
 from partita.plan.wire import Codec
@@ -162,7 +162,7 @@ class Card(torch.Tensor):
 def test_tensors_on_a_card_stay_there(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing goes by the host, and what a message speaks of is cleared where it lies."""
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
-    monkeypatch.setattr(Kernel, "_staged", lambda *given: pytest.fail("by way of the host"))
+    monkeypatch.setattr(Card, "cpu", lambda tensor: pytest.fail("by way of the host"))
     codec, found = Codec(name), []
     for kind in (torch.Tensor, Card):
         left, into = numbers(2000, torch.float32).as_subclass(kind), torch.zeros(2000).as_subclass(kind)

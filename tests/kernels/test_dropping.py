@@ -8,11 +8,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.overrides import TorchFunctionMode
 
 from partita.kernels.dropping import hashed
-from partita.runtime.draws import DRAWS, Draws, attention_backward, attention_forward
-from partita.tracing import dropped_attention, fused
-from partita.tracing.draws import KeyedDraws
+from partita.runtime.draws import DRAWS, attention_backward, attention_forward
+from partita.tracing import dropped_attention
+from partita.tracing.draws import Draws, KeyedDraws
 from partita.tracing.fused import Fused
 
 P, SHAPE = 0.3, (3, 2, 7, 9)  # samples, heads, queries, keys
@@ -47,15 +48,15 @@ def whole(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool, dr
 @pytest.mark.parametrize(("causal", "mask"), [(False, "none"), (True, "none"), (False, "scores"), (False, "padding")])
 def test_blocks_of_any_size_are_the_whole(room: int, causal: bool, mask: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dropped_attention, "ROOM", room)
-    *given, gradient = tensors()
+    q, k, v, gradient = tensors()
     hides, uniform = masks()[mask], torch.rand(SHAPE, generator=torch.Generator().manual_seed(7))
     source = dropped_attention.keyed(lambda shape, key, along: uniform)
-    leaves = [tensor.clone().requires_grad_() for tensor in given]
-    wanted = whole(*leaves, hides, causal, (uniform.double() < 1 - P).double() / (1 - P))
-    wanted.backward(gradient)
+    leaves = [tensor.clone().requires_grad_() for tensor in (q, k, v)]
+    wanted = whole(leaves[0], leaves[1], leaves[2], hides, causal, (uniform.double() < 1 - P).double() / (1 - P))
+    torch.autograd.backward(wanted, gradient)
     told = (P, causal, None)
-    out, sums, state = dropped_attention.forward(source, torch.zeros(2, dtype=torch.int64), *given, hides, *told)
-    found = dropped_attention.backward(source, gradient, *given, hides, out, sums, state, *told)
+    out, sums, state = dropped_attention.forward(source, torch.zeros(2, dtype=torch.int64), q, k, v, hides, *told)
+    found = dropped_attention.backward(source, gradient, q, k, v, hides, out, sums, state, *told)
     torch.testing.assert_close(out, wanted.detach(), rtol=1e-12, atol=1e-14)
     for ours, leaf in zip(found, leaves, strict=True):
         assert leaf.grad is not None
@@ -102,24 +103,24 @@ def test_a_hash_differs_by_state_and_by_block() -> None:
 
 
 def test_keyed_draws_follow_samples_and_are_those_of_plain_pytorch() -> None:
-    *given, _ = tensors()
+    q, k, v, _ = tensors()
     draws = Draws(1, 2, (10, 11, 12))
-    out, _, state = attention_forward({DRAWS: draws}, *given, None, P, False, None, 4)
+    out, _, state = attention_forward({DRAWS: draws}, q, k, v, None, P, False, None, 4)
     assert state.tolist() == [4, 0]
     last = Draws(1, 2, (12,))
-    alone, _, _ = attention_forward({DRAWS: last}, *(t[2:] for t in given), None, P, False, None, 4)
+    alone, _, _ = attention_forward({DRAWS: last}, q[2:], k[2:], v[2:], None, P, False, None, 4)
     torch.testing.assert_close(alone, out[2:], rtol=1e-12, atol=1e-14)
     mode = KeyedDraws(1, 2, (10, 11, 12))
     mode.key = 4
     with mode:
-        plain = functional.scaled_dot_product_attention(*given, dropout_p=P)
+        plain = functional.scaled_dot_product_attention(q, k, v, dropout_p=P)
     torch.testing.assert_close(out, plain, rtol=1e-12, atol=1e-14)
 
 
 @pytest.mark.parametrize("way", ["called", "module", "grouped", "masked"])
 def test_it_is_one_operator_of_a_trace(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also inside torch's own module, of fewer heads for keys, and under a mask of booleans."""
-    asked = []
+    asked: list[int] = []
     monkeypatch.setattr(dropped_attention, "EAGER", _Asked(asked))
     q = torch.randn(2, 4, 6, 8, requires_grad=True)
     with Fused():
@@ -136,12 +137,24 @@ def test_it_is_one_operator_of_a_trace(way: str, monkeypatch: pytest.MonkeyPatch
     assert len(asked) == 2  # forward and backward
 
 
-def test_grouped_heads_stay_grouped_where_nothing_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen = []
-    monkeypatch.setattr(fused, "ATTENTION", lambda q, k, v, *_, **__: (seen.append(k.shape[1]), q)[1])
+def test_grouped_heads_stay_grouped_where_nothing_is_dropped() -> None:
     q, k = torch.randn(2, 4, 6, 8), torch.randn(2, 2, 6, 8)
-    fused._attention(q, k, k, enable_gqa=True)
-    assert seen == [2]
+    with _Heads() as heads, Fused():
+        functional.scaled_dot_product_attention(q, k, k, enable_gqa=True)
+    assert heads.of_keys == [2]
+
+
+class _Heads(TorchFunctionMode):
+    """Notes how many heads the keys have of which torch is asked for attention."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.of_keys: list[int] = []
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is functional.scaled_dot_product_attention:
+            self.of_keys.append(args[1].shape[1])
+        return func(*args, **(kwargs or {}))
 
 
 class _Asked:

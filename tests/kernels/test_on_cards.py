@@ -10,7 +10,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from partita.kernels import attention, layer_norm
 from partita.kernels.cards import ANYWHERE
-from partita.kernels.codecs import Kernel, kernel_of
+from partita.kernels.codecs import kernel_of
 from partita.kernels.site import Site
 from partita.plan.wire import Codec
 from partita.runtime.segment import resolve
@@ -137,8 +137,8 @@ class Elsewhere(torch.Tensor):
 def test_codecs_without_kernels_there_go_by_the_host_and_come_back(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same message, the same rest and the same numbers as of a tensor that is in the host's memory. Only what is
     made of torch's operators stays where it lies, also where the device is none that Triton knows."""
-    by_host, staged = [], Kernel._staged
-    monkeypatch.setattr(Kernel, "_staged", lambda *given: (by_host.append(name), staged(*given))[1])
+    by_host, cpu = list[Elsewhere](), Elsewhere.cpu
+    monkeypatch.setattr(Elsewhere, "cpu", lambda tensor: (by_host.append(tensor), cpu(tensor))[1])
     codec = Codec(name)
     kernel, found = kernel_of(codec), []
     values = torch.randn(4096, generator=torch.Generator().manual_seed(3)) * 0.01
@@ -156,7 +156,7 @@ def test_codecs_without_kernels_there_go_by_the_host_and_come_back(name: str, mo
 
 def test_factors_are_made_where_the_tensors_lie(monkeypatch: pytest.MonkeyPatch) -> None:
     """PowerSGD's two codings, its rest, and what stays for the next time."""
-    monkeypatch.setattr(Kernel, "_staged", lambda *given: pytest.fail("by way of the host"))
+    monkeypatch.setattr(Elsewhere, "cpu", lambda tensor: pytest.fail("by way of the host"))
     codec, found, shapes = Codec("powersgd"), [], ((40, 30), (7,))
     kernel, sizes = kernel_of(codec), factor_counts(shapes, settings_of(codec))
     for kind in (torch.Tensor, Elsewhere):

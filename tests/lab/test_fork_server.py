@@ -8,8 +8,9 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -17,7 +18,7 @@ import pytest
 from partita.cluster.text import load_cluster
 from partita.errors import RunError
 from partita.lab import fork_client
-from partita.lab.fork_client import ForkServer, end_fork_server
+from partita.lab.fork_client import end_fork_server
 from partita.lab.keeper import alive, members, started
 from partita.lab.worker_group import WorkerGroup
 
@@ -105,16 +106,16 @@ def test_an_answer_that_nobody_waited_for_is_not_taken_for_the_next(
     pair: WorkerGroup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An interrupt comes while a worker is being forked."""
-    ask = ForkServer._ask
+    send = socket.send_fds
 
-    def interrupted(self: ForkServer, text: memoryview, handles: Sequence[int]) -> bytes:
-        socket.send_fds(self.channel, [text], handles)
+    def interrupted(*given: Any) -> int:
+        send(*given)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(ForkServer, "_ask", interrupted)
+    monkeypatch.setattr(socket, "send_fds", interrupted)
     with pytest.raises(KeyboardInterrupt), WorkerGroup(load_cluster("local:2")):
         pass
-    monkeypatch.setattr(ForkServer, "_ask", ask)
+    monkeypatch.setattr(socket, "send_fds", send)
     with WorkerGroup(load_cluster("local:2")) as group:
         assert all(process.ppid() == os.getpid() for process in own(group))
         group.ask_all("join", {"timeout": 20.0}, 20.0)

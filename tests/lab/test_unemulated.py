@@ -51,7 +51,7 @@ def test_a_reason_is_said_once(answers: tuple[str, str], monkeypatch: pytest.Mon
     def refuse(*given: Any) -> None:
         raise NamespacesRefused(left.pop(0))
 
-    monkeypatch.setattr(network, "_namespaces", refuse)
+    monkeypatch.setattr(network, "find_tool", refuse)
     monkeypatch.setattr(network.os, "geteuid", lambda: 0)
     with network.open_lab(replace(cluster_of(2), emulated=True)) as lab:
         why = "; ".join(dict.fromkeys(answers))

@@ -11,10 +11,11 @@ import torch
 from partita.errors import OptionError, PlanError
 from partita.graph.graph import Graph
 from partita.lowering.lower import check_lowered, last_program
-from partita.lowering.mixing_matrices import MIXING, own_graph
+from partita.lowering.mixing_matrices import own_graph
 from partita.oracles.check import checked
 from partita.recipes.catalogue import call
 from partita.task import Task, module_of
+from tests.plugins import load_plugin
 from tests.small import cluster_of
 
 FOUR = cluster_of(4)
@@ -26,7 +27,7 @@ ALONE = [[1, 0, 0, 0], [0, 1, 0, 0], [0, 0, 1, 0], [0, 0, 0, 1]]
 
 def test_partners_are_mixed_with_in_turn(monkeypatch: pytest.MonkeyPatch, task: Task, graph: Graph) -> None:
     """Every second step: means of pairs, of others, of nobody. The last round is cut off."""
-    monkeypatch.setitem(MIXING._entries, "mine", own_graph("mine", lambda ranks: [PAIRS, MIDDLE, ALONE]))
+    load_plugin(monkeypatch, GRAPHS={"mine": lambda ranks: [PAIRS, MIDDLE, ALONE]})
     text = "d_psgd(neighbours=mine,period=2)"
     assert last_program(graph, call(text, graph, FOUR), FOUR).steps == 6
     found = checked(task, lambda graph: call(text, graph, FOUR), FOUR, steps=9)

@@ -112,7 +112,7 @@ def test_what_does_not_fit_into_memory_together_shares_the_time(monkeypatch: pyt
         given.append(total)
         return [[1.0] * len(made.codes) for made in held], [1.0]
 
-    monkeypatch.setattr(operator_timing, "_run", noted)
+    monkeypatch.setattr(operator_timing, "mean_seconds", noted)
     seconds_in_turn(stretches_of([GRAPH], 4), lambda n: None, replace(HOST, held=1), total=0.5)
     assert len(given) > 2
     assert sum(given) == pytest.approx(0.5)
@@ -146,7 +146,7 @@ def test_numbers_that_are_nearly_nothing_are_nothing_while_operators_are_timed(f
 
 def test_operators_that_are_timed_one_by_one_keep_their_places(monkeypatch: pytest.MonkeyPatch) -> None:
     """Otherwise nobody could tell on another day what the host's speed was, and all were timed each time."""
-    monkeypatch.setattr(stretches, "_runs", lambda made: len(made.codes) == 1)
+    monkeypatch.setattr(stretches, "runs", lambda made: len(made.codes) == 1)
     (whole,) = stretches_of([GRAPH], 128)
     with torch.no_grad():
         found = seconds_in_turn([whole], lambda n: None, total=0.01)

@@ -23,10 +23,11 @@ from partita.plan.plan import Plan
 from partita.plan.wire import Codec
 from partita.recipes.catalogue import Recipe, guarded
 from partita.wire.algorithms import offered
-from partita.wire.codec import SPECS, Spec, coded_size
+from partita.wire.codec import Spec, coded_size
 from partita.wire.offered import wrong_field
 from partita.wire.rings import ring
 from partita.wire.schedule import Hop, Schedule, schedule
+from tests.plugins import load_plugin
 
 SIMULATE = (
     "-m", "partita", "simulate", "tests/small.py:perceptron", "--cluster", "lab-4x1g", "--costs", "datasheet", "--json",
@@ -371,14 +372,14 @@ def test_a_knob_needs_no_star_before_it() -> None:
 
 @pytest.mark.parametrize("size", [2.5, -1, None])
 def test_a_size_that_is_no_number_of_bytes_is_a_sentence(size: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(SPECS._entries, "odd", Spec("a plugin", lambda elements, item, settings: size))
+    load_plugin(monkeypatch, CODECS={"odd": Spec("a plugin", lambda elements, item, settings: size)})
     with pytest.raises(PlanError, match=f"the size of codec odd is {size} for 4 numbers; return a whole number of"):
         coded_size(Codec("odd"), 4, 4)
 
 
 @pytest.mark.parametrize("size", [lambda elements, item, settings: 1 / 0, lambda elements: elements])
 def test_a_size_that_fails_is_a_sentence(size: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(SPECS._entries, "odd", Spec("a plugin", size))
+    load_plugin(monkeypatch, CODECS={"odd": Spec("a plugin", size)})
     with pytest.raises(
         PlanError, match=r"^the size of codec odd failed \((Zero|Type).*; return a whole number of bytes"
     ):
@@ -386,7 +387,7 @@ def test_a_size_that_fails_is_a_sentence(size: Any, monkeypatch: pytest.MonkeyPa
 
 
 def test_a_size_may_be_a_whole_number_of_numpy(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(SPECS._entries, "odd", Spec("a plugin", lambda elements, item, settings: np.int64(elements)))  # type: ignore[arg-type,return-value]
+    load_plugin(monkeypatch, CODECS={"odd": Spec("a plugin", lambda elements, item, settings: np.int64(elements))})  # type: ignore[arg-type,return-value]
     assert coded_size(Codec("odd"), 4, 4) == 4
 
 
@@ -422,7 +423,7 @@ def test_a_codec_that_is_wrong_leaves_the_others(tmp_path: Path) -> None:
 
 def test_a_size_is_a_multiple_of_what_messages_are_summed_in(monkeypatch: pytest.MonkeyPatch) -> None:
     spec = Spec("a plugin", lambda elements, item, settings: elements + 1, sums="float32")
-    monkeypatch.setitem(SPECS._entries, "odd", spec)
+    load_plugin(monkeypatch, CODECS={"odd": spec})
     with pytest.raises(PlanError, match="is 5 for 4 numbers; return a multiple of 4, the bytes of float32"):
         coded_size(Codec("odd"), 4, 4)
 

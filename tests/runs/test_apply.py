@@ -135,6 +135,12 @@ def test_a_loader_is_as_long_as_the_minibatches_that_it_gives(world: int, size: 
         assert len(part) == len(list(part))
 
 
+def joined(world: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """This process is rank 0 of so many that the caller has joined."""
+    for name, value in {"is_initialized": True, "get_rank": 0, "get_world_size": world}.items():
+        monkeypatch.setattr(torch.distributed, name, lambda value=value: value)
+
+
 @pytest.mark.parametrize(
     ("plan", "words"),
     [
@@ -147,9 +153,7 @@ def test_a_loader_is_as_long_as_the_minibatches_that_it_gives(world: int, size: 
     ],
 )
 def test_a_plan_that_a_loop_cannot_mean_is_refused(plan: str, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    from partita.runs import apply
-
-    monkeypatch.setattr(apply, "_place", lambda: (0, 2))
+    joined(2, monkeypatch)
     chosen = pt.recipes.ddp(*bare()) if plan == "ddp" else plan
     with pytest.raises(PlanError, match=words):
         pt.apply(chosen, nn.Linear(2, 2), None, None)
@@ -169,9 +173,7 @@ class Endless(IterableDataset[int]):
 
 
 def test_a_loader_that_cannot_be_divided_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    from partita.runs import apply
-
-    monkeypatch.setattr(apply, "_place", lambda: (0, 2))
+    joined(2, monkeypatch)
     for loader in ([1, 2], DataLoader(Endless(), batch_size=2)):
         with pytest.raises(OptionError, match="give a DataLoader"):
             pt.apply("ddp", nn.Linear(2, 2), None, loader)
@@ -192,8 +194,6 @@ def test_without_ranks_there_is_nothing_to_apply_to(monkeypatch: pytest.MonkeyPa
 
 
 def test_one_rank_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    from partita.runs import apply
-
-    monkeypatch.setattr(apply, "_place", lambda: (0, 1))
+    joined(1, monkeypatch)
     given = made(1)
     assert pt.apply("single", *given) == given

@@ -15,6 +15,7 @@ from partita.oracles.reference import fresh
 from partita.program.instruction import Compute, Instruction, Receive
 from partita.program.space import Space
 from partita.runs.assembly import carry_over, initial, make_rank
+from partita.runtime import ahead
 from partita.runtime.ahead import Ahead
 from partita.runtime.draws import DRAWS
 from partita.runtime.interleaving import advance
@@ -82,13 +83,13 @@ def test_each_of_many_is_looked_at_once(graph: Graph, monkeypatch: pytest.Monkey
     rank = make_rank(work, program, 0, state, InProcess(0, Rendezvous()))
     pulls = [i for i in rank.role.instructions if isinstance(i.act, Receive)]
     rank.board.done = dict.fromkeys((i.name for i in rank.role.instructions if i not in pulls), 1)
-    asked, may = list[str](), Ahead._may
+    asked = list[str]()
 
-    def counted(ahead: Ahead, rank: Rank, behind: Instruction, round: int) -> bool:
+    def counted(rank: Rank, behind: Instruction, round: int) -> bool:
         asked.append(behind.name)
-        return may(ahead, rank, behind, round)
+        return arrived(rank, behind, round)
 
-    monkeypatch.setattr(Ahead, "_may", counted)
+    monkeypatch.setattr(ahead, "arrived", counted)
     lane = Ahead(rank, pulls, Interval(1))
     for pull in pulls:
         assert lane.start(rank, pull, 0) is not None

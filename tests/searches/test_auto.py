@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import combinations
-from typing import Any
 
 import numpy as np
 import pytest
 
 from partita.api import search
 from partita.cluster.cluster import Cluster
-from partita.cost.costs import Costs
 from partita.cost.datasheet import datasheet_costs
 from partita.graph.graph import Graph
 from partita.lowering.lower import lower
 from partita.lowering.samples import sizes_of
+from partita.plan.plan import Plan
 from partita.plan.schedule import Order
 from partita.recipes.catalogue import RECIPES, call, parse
 from partita.searches import best_first
@@ -148,13 +147,13 @@ def test_on_many_devices_the_formula_says_where_the_order_turns() -> None:
 def test_no_plan_is_clocked_twice_where_the_formula_underrates_all(monkeypatch: pytest.MonkeyPatch) -> None:
     graph, cluster = deep(8), machines(72, 1e6)
     shortlist = shortlist_of(graph, cluster)
-    seconds, asked, better = tuple(0.95 * each for each in shortlist.seconds), list[str](), best_first._better
+    seconds, asked = tuple(0.95 * each for each in shortlist.seconds), list[str]()
 
-    def counted(text: str, costs: Costs, best: float) -> Any:
+    def counted(text: str, graph: Graph, cluster: Cluster) -> Plan:
         asked.append(text)
-        return better(text, costs, best)
+        return call(text, graph, cluster)
 
-    monkeypatch.setattr(best_first, "_better", counted)
+    monkeypatch.setattr(best_first, "call", counted)
     costs = datasheet_costs(graph, cluster, (1, 2, 4, 8))
     found = auto(replace(shortlist, seconds=seconds), costs)
     assert len(asked) == len(set(asked)) > 0

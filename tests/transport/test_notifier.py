@@ -30,7 +30,7 @@ def test_only_whose_wait_is_over_is_woken() -> None:
     threads = [threading.Thread(target=wait, args=(name,)) for name in ("a", "b")]
     for thread in threads:
         thread.start()
-    while len(notifier._asleep) < 2:  # both are asleep
+    while len(notifier.asleep) < 2:  # both are asleep
         pass
     for name in ("nothing", "b", "nothing else", "a"):
         with notifier:
@@ -58,7 +58,7 @@ def test_who_says_what_it_waits_for_is_asked_when_that_changes() -> None:
     threads = [threading.Thread(target=wait, args=(who,)) for who in names]
     for n, thread in enumerate(threads):
         thread.start()
-        while len(notifier._asleep) <= n:
+        while len(notifier.asleep) <= n:
             pass
     found = []
     for name in ("b", "c", "d", ""):
@@ -91,7 +91,7 @@ def test_what_fails_to_be_asked_fails_where_it_waits() -> None:
 
     thread = threading.Thread(target=wait)
     thread.start()
-    while not notifier._asleep:
+    while not notifier.asleep:
         pass
     broken.set()
     with notifier:
@@ -125,7 +125,7 @@ def test_a_message_that_comes_wakes_whoever_waits_for_it() -> None:
     thread = threading.Thread(target=wait)
     begun = time.monotonic()
     thread.start()
-    while not board.changed._asleep:
+    while not board.changed.asleep:
         pass
     message.come.set()
     thread.join(10.0)
