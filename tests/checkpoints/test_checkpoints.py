@@ -75,7 +75,7 @@ def graph(task: Task) -> Graph:
 
 
 def trained(
-    task: Task, graph: Graph, plan: str, steps: int = STEPS, size: int = 3, precision: str = "", **more: object
+    task: Task, graph: Graph, plan: str, steps: int = STEPS, size: int = 3, precision: str = "", **more: Any
 ) -> Run:
     machines = cluster_of(size)
     work = Workload(task, graph, precision=precision, keyed=True)
@@ -212,7 +212,7 @@ def test_however_it_is_divided_training_goes_on(
     capable = capture(task, precision="fp64")
     plan, size = before
 
-    def run(plan: str, size: int, steps: int, **more: object) -> tuple[dict[str, torch.Tensor], dict[int, float]]:
+    def run(plan: str, size: int, steps: int, **more: Any) -> tuple[dict[str, torch.Tensor], dict[int, float]]:
         machines = cluster_of(size)
         states, losses = trained(task, capable, plan, steps, size, precision="fp64", **more)
         found = gathered(program_by(plan, capable, machines), states)
@@ -237,7 +237,7 @@ def test_what_codecs_held_back_is_still_to_come(after: str, size: int, tmp_path:
     task = perceptron()
     graph = capture(task, precision="fp64")
 
-    def held(plan: str, ranks: int, **more: object) -> torch.Tensor:
+    def held(plan: str, ranks: int, **more: Any) -> torch.Tensor:
         states, _ = trained(task, graph, plan, 4, ranks, precision="fp64", **more)
         assert len(states) == ranks
         return torch.stack([states[rank].kept[Space.RESIDUAL, "b0"] for rank in range(ranks)]).sum(0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from partita.checkpoints.checkpoint import SavePolicy
 from partita.checkpoints.restore import open_checkpoint
@@ -21,7 +22,7 @@ def check_unbroken(
     """Nine steps with a checkpoint every two of them, and again from those of the steps `after`: the weights of every
     rank and the losses are the same bits."""
 
-    def trained(**more: object) -> list[bytes]:
+    def trained(**more: Any) -> list[bytes]:
         states, losses = train_in_process(
             Workload(task, graph, keyed=True, precision="fp64"), plan, machines, 9, **more
         )

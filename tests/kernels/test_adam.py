@@ -43,7 +43,7 @@ def test_it_is_torchs_own_up_to_roundings(
     kind: type[torch.optim.Adam], first: float, second: float, decay: float, dtype: torch.dtype
 ) -> None:
     one, other = weights_of((37, 5), (11,), dtype=dtype), weights_of((37, 5), (11,), dtype=dtype)
-    settings_ = {"lr": 0.01, "betas": (first, second), "weight_decay": decay}
+    settings_: dict[str, Any] = {"lr": 0.01, "betas": (first, second), "weight_decay": decay}
     plain, quick = kind(one, **settings_), in_one_pass(kind(other, **settings_))
     assert isinstance(quick, OnePassAdam)
     for a, b in zip(stepped(plain, one), stepped(quick, other), strict=True):

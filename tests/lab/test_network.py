@@ -9,10 +9,10 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import pytest
 
@@ -99,14 +99,22 @@ def python(code: str, *arguments: str) -> list[str]:
     return [sys.executable, "-c", code, *arguments]
 
 
+@contextmanager
+def receiving(lab: Lab, rank: int) -> Iterator[IO[str]]:
+    """What a rank says that receives one transfer, once it is ready: how fast that came."""
+    receiver = lab.spawn(rank, python(RECEIVE), stdout=subprocess.PIPE, text=True)
+    assert receiver.stdout
+    with receiver.stdout as said:
+        assert said.readline() == "ready\n"
+        yield said
+
+
 def rate(name: str, source: int, target: int, size: int) -> float:
     """Bytes a second of one transfer."""
     with lab_of(name) as lab:
-        receiver = lab.spawn(target, python(RECEIVE), stdout=subprocess.PIPE, text=True)
-        with receiver.stdout:
-            assert receiver.stdout.readline() == "ready\n"
+        with receiving(lab, target) as said:
             lab.spawn(source, python(SEND, lab.addresses[target], str(size)))
-            measured = float(receiver.stdout.readline())
+            measured = float(said.readline())
         assert lab.counters(source)[0] > size
         assert lab.counters(target)[1] > size
         return measured
@@ -143,11 +151,9 @@ def test_bandwidth_and_quota_change_while_it_runs() -> None:
     with lab_of("lab-4x1g") as lab:
         lab.set_bandwidth(2, 4e6)
         lab.set_quota(0, 0.25)
-        receiver = lab.spawn(2, python(RECEIVE), stdout=subprocess.PIPE, text=True)
-        with receiver.stdout:
-            assert receiver.stdout.readline() == "ready\n"
+        with receiving(lab, 2) as said:
             lab.spawn(1, python(SEND, lab.addresses[2], "2000000"))
-            assert float(receiver.stdout.readline()) == pytest.approx(4e6, rel=0.15)
+            assert float(said.readline()) == pytest.approx(4e6, rel=0.15)
         busy = lab.spawn(0, python(BUSY), stdout=subprocess.PIPE, text=True)
         assert 0.25 * LEAST < float(busy.communicate()[0]) < 0.25 * MOST
 
@@ -157,11 +163,9 @@ def test_bandwidth_and_quota_change_while_it_runs() -> None:
 def test_a_slow_port_does_not_take_what_is_sent_at_once_apart() -> None:
     """Else every 1,448 bytes wake the receiver, which at 100 Mbit/s costs it a third of a core."""
     with lab_of("lab-4x100m") as lab:
-        receiver = lab.spawn(2, python(RECEIVE), stdout=subprocess.PIPE, text=True)
-        with receiver.stdout:
-            assert receiver.stdout.readline() == "ready\n"
+        with receiving(lab, 2) as said:
             lab.spawn(1, python(SEND, lab.addresses[2], "2000000"))
-            assert float(receiver.stdout.readline()) < 1.25e7 * MOST
+            assert float(said.readline()) < 1.25e7 * MOST
         frames = lab.spawn(2, python(FRAMES), stdout=subprocess.PIPE, text=True)
         assert float(frames.communicate(timeout=20)[0]) > 4 * 1448
 
@@ -198,13 +202,11 @@ def test_a_device_has_half_a_core_and_its_peak_is_known() -> None:
 def test_two_labs_at_once_do_not_see_each_other() -> None:
     with lab_of("lab-4x1g") as one, lab_of("lab-4x1g") as other:
         assert one.addresses == other.addresses
-        receiver = one.spawn(1, python(RECEIVE), stdout=subprocess.PIPE, text=True)
-        with receiver.stdout:
-            assert receiver.stdout.readline() == "ready\n"
+        with receiving(one, 1) as said:
             stranger = other.spawn(0, python(SEND, one.addresses[1], "1000"), stderr=subprocess.DEVNULL)
             assert stranger.wait() == 1
             assert one.spawn(0, python(SEND, one.addresses[1], "1000")).wait() == 0
-            assert float(receiver.stdout.readline()) > 0
+            assert float(said.readline()) > 0
 
 
 @pytest.mark.parametrize("name", ["lab-4x1g", "local:2"])

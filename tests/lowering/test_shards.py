@@ -82,7 +82,7 @@ def test_weights_are_there_when_they_are_read(given_: tuple[Program, int, Shard,
     program, _, shard, _, _ = given_
     if shard is not Shard.PARAMETERS:
         return
-    role, opened = program.roles[0], set()
+    role, opened = program.roles[0], set[str]()
     gathers = {i.name: i.act.bucket for i in role.instructions if isinstance(i.act, Collective)}
     for one in role.on("compute"):
         if isinstance(one.act, Compute):
@@ -116,13 +116,15 @@ def test_gathers_go_so_many_uses_ahead(ahead: int) -> None:
     role = program.roles[0]
     line = {i.name: n for n, i in enumerate(role.on("compute"))}
     first = {a.name: n for n, i in enumerate(role.on("compute")) for a in i.after if a.name[0] == "G"}
-    gathers = [i for i in role.on("wire") if isinstance(i.act, Collective) and i.act.kind is Kind.ALL_GATHER]
-    frees = [i for i in role.on("compute") if isinstance(i.act, Free)]
-    gathers.sort(key=lambda one: first[one.name])
-    given_back = {b.name: [i.name for i in frees if i.act.bucket == b.name] for b in program.trained}
-    for before, late in zip(gathers, gathers[ahead:], strict=False):
+    gathers = [
+        (i, i.act.bucket) for i in role.on("wire") if isinstance(i.act, Collective) and i.act.kind is Kind.ALL_GATHER
+    ]
+    frees = [(i.name, i.act.bucket) for i in role.on("compute") if isinstance(i.act, Free)]
+    gathers.sort(key=lambda one: first[one[0].name])
+    given_back = {b.name: [name for name, bucket in frees if bucket == b.name] for b in program.trained}
+    for (before, _), (late, bucket) in zip(gathers, gathers[ahead:], strict=False):
         asked = max((line[a.name] for a in late.after if a.name in line and not a.rounds), default=-1)
-        freed = [line[a.name] for a in late.after if a.name in given_back[late.act.bucket] and not a.rounds]
+        freed = [line[a.name] for a in late.after if a.name in given_back[bucket] and not a.rounds]
         assert asked == max([first[before.name] - 1, *freed]) < first[late.name]
 
 

@@ -66,7 +66,8 @@ def train(
             patch.setenv("KILL", kill)
         if crews:
             patch.setattr(launched, "Rehearsal", lambda *given, **order: nullcontext(crews(TASK, PLACE)))
-        cluster, keep = api.cluster_of(PLACE), {"out": str(out), "checkpoint_every": EVERY, "resume": resume}
+        cluster = api.cluster_of(PLACE)
+        keep: dict[str, Any] = {"out": str(out), "checkpoint_every": EVERY, "resume": resume}
         try:
             done = api.train(TASK, plan, cluster, steps=steps, seed=SEED, **keep)
         except PartitaError as error:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -38,9 +39,7 @@ def program_of(graph: Graph, text: str, size: int = 3) -> Program:
     return program_by(text, graph, machines)
 
 
-def ended(
-    task: Task, graph: Graph, text: str, size: int = 3, steps: int = 6, **more: object
-) -> dict[str, torch.Tensor]:
+def ended(task: Task, graph: Graph, text: str, size: int = 3, steps: int = 6, **more: Any) -> dict[str, torch.Tensor]:
     machines = cluster_of(size)
     plan = call(text, graph, machines)
     states, _ = train_in_process(Workload(task, graph, precision="fp64", keyed=True), plan, machines, steps, **more)

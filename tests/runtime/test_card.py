@@ -126,10 +126,10 @@ def test_attention_is_that_of_the_processor(dtype: torch.dtype, causal: bool, ma
     wanted = aten._scaled_dot_product_flash_attention_for_cpu_backward(
         d, q, k, v, out, sums, 0.0, causal, attn_mask=mask
     )
-    there = [x.to(CARD, dtype) for x in (q, k, v, d)]
+    q, k, v, d = (x.to(CARD, dtype) for x in (q, k, v, d))
     bias = None if mask is None else mask.to(CARD, dtype)
-    made, logs = attention.forward(*there[:3], 0.0, causal, attn_mask=bias)
-    found = attention.backward(there[3], *there[:3], made, logs, 0.0, causal, attn_mask=bias)
+    made, logs = attention.forward(q, k, v, 0.0, causal, attn_mask=bias)
+    found = attention.backward(d, q, k, v, made, logs, 0.0, causal, attn_mask=bias)
     wide = 1e-4 if dtype is torch.float32 else 6e-2
     for mine, theirs in zip((made, *found), (out, *wanted), strict=True):
         torch.testing.assert_close(mine.float().cpu(), theirs, rtol=wide, atol=wide)
@@ -142,12 +142,13 @@ def test_attention_that_drops_weights_is_that_of_the_processor(dtype: torch.dtyp
     q, k, v, d = (torch.randn(2, 3, 40, 40).to(dtype) for _ in range(4))
     mask, told = torch.randn(40, 40).to(dtype) if masked else None, (0.25, causal, None)
     env: dict[str, Any] = {DRAWS: None}
-    there, bias = [x.to(CARD) for x in (q, k, v, d)], None if mask is None else mask.to(CARD)
+    at, key, value, gradient = (x.to(CARD) for x in (q, k, v, d))
+    bias, unit = None if mask is None else mask.to(CARD), torch.eye(40).expand(2, 3, 40, 40).to(at)
     torch.manual_seed(4)
-    shown, _, _ = attention_forward(env, *there[:2], torch.eye(40).expand(2, 3, 40, 40).to(there[0]), bias, *told, 0)
+    shown, _, _ = attention_forward(env, at, key, unit, bias, *told, 0)
     torch.manual_seed(4)
-    made, sums, state = attention_forward(env, *there[:3], bias, *told, 0)
-    found = attention_backward(env, there[3], *there[:3], bias, made, sums, state, *told)
+    made, sums, state = attention_forward(env, at, key, value, bias, *told, 0)
+    found = attention_backward(env, gradient, at, key, value, bias, made, sums, state, *told)
     kept = shown.cpu() != 0
     possible = torch.ones(40, 40).tril() if causal else torch.ones(40, 40)
     assert float(kept.sum() / (6 * possible.sum())) == pytest.approx(0.75, abs=0.03)

@@ -67,7 +67,7 @@ def quick_first(plans: Sequence[Any], quick: Sequence[Any]) -> list[Any]:
 
 
 def trained(
-    task: Task, plan: str, size: int, steps: int, graph: Graph | None = None, **more: object
+    task: Task, plan: str, size: int, steps: int, graph: Graph | None = None, **more: Any
 ) -> tuple[dict[int, State], dict[int, float]]:
     graph, machines = graph or capture(task), cluster_of(size)
     return train_in_process(Workload(task, graph), call(plan, graph, machines), machines, steps, **more)

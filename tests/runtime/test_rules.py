@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -258,7 +259,7 @@ def test_a_checkpoint_knows_how_far_the_rate_has_risen(rule: str, tmp_path: Path
     task, machines = task_of(rule), cluster_of(3)
     graph = capture(task)
 
-    def run(text: str, **more: object) -> dict[int, State]:
+    def run(text: str, **more: Any) -> dict[int, State]:
         plan = call(f"{text.removesuffix(')')}{',' if '(' in text else '('}rule={rule},rate_warmup=6)", graph, machines)
         return train_in_process(Workload(task, graph), plan, machines, STEPS, **more)[0]
 

@@ -13,6 +13,7 @@ from partita.cost.memory import resident
 from partita.errors import RunError
 from partita.oracles.check import TOLERANCE, checked, difference
 from partita.program.absence import expendable
+from partita.program.instruction import Apply, Decode, Mix, Receive, Snapshot
 from partita.program.ledger import staleness_of
 from partita.program.space import Space
 from partita.program.timeline import PURPOSES
@@ -113,10 +114,15 @@ def test_what_stays_is_what_is_counted(plan: str) -> None:
     program, values = program_by(plan, graph, machines), initial(task, 0)[1]
     for role in program.roles:
         state = make_state(graph, program, role, task, values, "cpu", role.ranks[0])
-        for name, peer in {(i.act.bucket, i.act.source[0]) for i in role.instructions if lands(i)}:
+        acts = [i.act for i in role.instructions]
+        come = {(a.bucket, a.source[0]) for a in acts if isinstance(a, Receive) and a.space is Space.INBOX}
+        own = {
+            (a.bucket, role.ranks[0])
+            for a in acts
+            if isinstance(a, Decode | Mix | Apply | Snapshot) and a.into is Space.INBOX
+        }
+        for name, peer in come | own:
             state.inbox_of(name, peer)
-        for name in {i.act.bucket for i in role.instructions if getattr(i.act, "into", None) is Space.INBOX}:
-            state.inbox_of(name, role.ranks[0])
         gradients = [flat for slots in state.gradient.values() for flat in slots]
         flats = [
             *(state.parameter[b.name] for b in program.trained),
@@ -129,11 +135,6 @@ def test_what_stays_is_what_is_counted(plan: str) -> None:
         squared = sum(b.size for b in program.trained if "decay=0.9" in plan and b.name in role.serves)
         expected = int(counted.sum() - counted[PURPOSES.index("optimizer")]) - squared - 4  # the tangent
         assert sum(flat.numel() * flat.element_size() for flat in flats) == expected, role.name
-
-
-def lands(instruction: object) -> bool:
-    act = getattr(instruction, "act", None)
-    return getattr(act, "space", None) is Space.INBOX and hasattr(act, "source")
 
 
 @pytest.mark.parametrize("plan", [PLANS[0], PLANS[3], PLANS[8]])

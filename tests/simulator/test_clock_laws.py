@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 from hypothesis import given, settings
@@ -19,7 +20,7 @@ RATES = st.tuples(st.floats(0.1, 3.0), st.floats(0.0, 2.0), st.floats(0.0, 2.0))
 
 
 @st.composite
-def programs(draw, apart=False):
+def programs(draw: st.DrawFn, apart: bool = False) -> tuple[list[dict[str, Any]], list[tuple[float, float, float]]]:
     """The fields of some rows, and rates: with 3 resources and lanes, or `apart`, each row its resource and no lane."""
     count = draw(st.integers(1, 12))
     rows = [
@@ -39,7 +40,7 @@ def programs(draw, apart=False):
 
 @given(programs())
 @settings(max_examples=150, deadline=None)
-def test_no_schedule_beats_its_longest_path_or_its_busiest_resource(program):
+def test_no_schedule_beats_its_longest_path_or_its_busiest_resource(program: Any) -> None:
     """PM-16: the makespan is at least the critical path and the largest load of a device."""
     rows, rates = [Activity(**fields) for fields in program[0]], program[1]
     start, end = advance(activities_of(rows), resources_of(rates))
@@ -59,7 +60,7 @@ def test_no_schedule_beats_its_longest_path_or_its_busiest_resource(program):
 
 @given(programs())
 @settings(max_examples=50, deadline=None)
-def test_a_lane_carries_one_at_a_time(program):
+def test_a_lane_carries_one_at_a_time(program: Any) -> None:
     rows, rates = [Activity(**fields) for fields in program[0]], program[1]
     start, end = advance(activities_of(rows), resources_of(rates))
     for lane in range(3):
@@ -69,7 +70,7 @@ def test_a_lane_carries_one_at_a_time(program):
 
 @given(programs(apart=True), st.integers(0, 11))
 @settings(max_examples=100, deadline=None)
-def test_where_nothing_is_shared_more_never_slows(program, which):
+def test_where_nothing_is_shared_more_never_slows(program: Any, which: int) -> None:
     rows, rates = [Activity(**fields) for fields in program[0]], program[1]
     activities, before = activities_of(rows), resources_of(rates)
     factor = np.ones(before.size)
@@ -80,7 +81,7 @@ def test_where_nothing_is_shared_more_never_slows(program, which):
 
 @given(programs())
 @settings(max_examples=50, deadline=None)
-def test_time_has_no_unit(program):
+def test_time_has_no_unit(program: Any) -> None:
     """Twice the latencies and leasts at half the rates takes twice as long."""
     rows, rates = [Activity(**fields) for fields in program[0]], program[1]
     slow = [replace(row, latency=2 * row.latency, least=2 * row.least) for row in rows]

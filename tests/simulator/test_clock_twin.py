@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any, TypeAlias
 from zlib import crc32
 
 import numpy as np
@@ -11,13 +13,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from partita.arrays import Reals
 from partita.errors import ProgramError
 from partita.simulator import clock_loop
-from partita.simulator.activities import resources_of
+from partita.simulator.activities import Activities, GateSpec, Resources, resources_of
 from partita.simulator.clock import advance
 from partita.simulator.plain import advance_plainly
 from tests.activities import Activity, activities_of
 
+Fields: TypeAlias = dict[str, Any]  # of an Activity
+Rate: TypeAlias = tuple[float, float, float]
+Instance: TypeAlias = tuple[list[Fields], list[Rate], list[float]]  # and the credit of lanes
+Gated: TypeAlias = tuple[list[Fields], list[Rate], list[float], list[GateSpec]]
+Advance: TypeAlias = Callable[[Activities, Resources], tuple[Reals, Reals]]
 ROUND = st.sampled_from([0.0, 0.5, 1.0, 2.0])
 ODD = st.floats(0.01, 3.0, allow_nan=False)
 SECONDS = ROUND | ODD
@@ -28,10 +36,10 @@ TIMES = st.just(1.0)
 
 
 @st.composite
-def instances(draw, resources=3, lanes=3):
+def instances(draw: st.DrawFn, resources: int = 3, lanes: int = 3) -> Instance:
     """The fields of up to ten activities, each after some of those before it, and rates; some resources burst."""
 
-    def one(i):
+    def one(i: int) -> Fields:
         after = draw(st.lists(st.integers(0, i - 1), unique=True, max_size=3)) if i else []
         demands = draw(st.dictionaries(st.integers(0, resources - 1), AMOUNT, max_size=3))
         return {
@@ -47,7 +55,7 @@ def instances(draw, resources=3, lanes=3):
             "guard": draw(st.integers(-1, count - 1)),
         }
 
-    def held(i):
+    def held(i: int) -> Fields:
         """Lanes taken in part, and held until the end of one that waits for it and for nothing else."""
         weights = tuple(draw(st.sampled_from([0.5, 1.0, 2.0])) for _ in rows[i]["lanes"])
         later = [j for j, row in enumerate(rows) if row["after"] == (i,) and row["need"] == 1 and not row["lanes"]]
@@ -65,13 +73,13 @@ def instances(draw, resources=3, lanes=3):
     return rows, rates, credit
 
 
-def built(instance):
+def built(instance: Instance) -> tuple[Activities, Resources]:
     return activities_of([Activity(**fields) for fields in instance[0]], instance[2]), resources_of(instance[1])
 
 
 @given(instances())
 @settings(max_examples=400, deadline=None)
-def test_both_agree(instance):
+def test_both_agree(instance: Instance) -> None:
     activities, resources = built(instance)
     start, end = advance(activities, resources)
     plain_start, plain_end = advance_plainly(activities, resources)
@@ -80,12 +88,12 @@ def test_both_agree(instance):
 
 
 @st.composite
-def gated(draw):
+def gated(draw: st.DrawFn) -> Gated:
     """The same where some wait at gates, each member's later ones after its earlier ones."""
     rows, rates, credit = draw(instances())
     gates = draw(st.lists(st.tuples(st.integers(1, 3), st.integers(0, 3), st.integers(0, 2)), min_size=1, max_size=2))
     members = sum(size for size, _, _ in gates)
-    last, found = {}, []
+    last, found = dict[int, int](), list[Fields]()
     for i, row in enumerate(rows):
         member = draw(st.integers(-1, members - 1))
         after = {*row["after"], last[member]} if member in last else {*row["after"]}
@@ -94,7 +102,7 @@ def gated(draw):
     return found, rates, credit, [(size, need or size, within) for size, need, within in gates]
 
 
-def times_of(advanced, activities, resources):
+def times_of(advanced: Advance, activities: Activities, resources: Resources) -> tuple[Reals, Reals] | None:
     try:
         return advanced(activities, resources)
     except ProgramError:
@@ -103,17 +111,17 @@ def times_of(advanced, activities, resources):
 
 @given(gated())
 @settings(max_examples=400, deadline=None)
-def test_both_agree_at_gates(instance):
+def test_both_agree_at_gates(instance: Gated) -> None:
     rows, rates, credit, gates = instance
     activities = activities_of([Activity(**fields) for fields in rows], credit, gates)
     times = times_of(advance, activities, resources_of(rates))
     plain = times_of(advance_plainly, activities, resources_of(rates))
     assert (times is None) == (plain is None)
-    if times is not None:
+    if times is not None and plain is not None:
         np.testing.assert_allclose(times, plain, rtol=1e-9, atol=1e-12)
 
 
-def test_a_gate_opens_for_those_who_are_enough_and_leaves_nobody_out_for_long():
+def test_a_gate_opens_for_those_who_are_enough_and_leaves_nobody_out_for_long() -> None:
     """Members a, b, c end at 1, 2, 10; then 3, 4; need 2, within 2: {a, b} at 2, {a, b, c} at 10."""
     rows = [
         *(Activity(least=seconds) for seconds in (1.0, 2.0, 10.0)),
@@ -130,7 +138,7 @@ def test_a_gate_opens_for_those_who_are_enough_and_leaves_nobody_out_for_long():
 
 
 @pytest.mark.parametrize("move", [advance, advance_plainly])
-def test_who_has_passed_a_gate_may_be_left_out_anew(move):
+def test_who_has_passed_a_gate_may_be_left_out_anew(move: Advance) -> None:
     """Need 1, within 2. a is there at 1, 2, 3.5 and 4.5, b at 2.5 and 10: a passes at 1, waits for b at 2, and again
     passes without it, once, at 3.5."""
     work = [Activity(least=1.0), *(Activity(after=(k,), least=1.0) for k in (1, 3, 5))]
@@ -148,7 +156,7 @@ def test_who_has_passed_a_gate_may_be_left_out_anew(move):
 
 @given(instances())
 @settings(max_examples=50, deadline=None)
-def test_same_input_same_bits(instance):
+def test_same_input_same_bits(instance: Instance) -> None:
     activities, resources = built(instance)
     first, second = advance(activities, resources), advance(activities, resources)
     assert first[0].tobytes() == second[0].tobytes()
@@ -156,11 +164,11 @@ def test_same_input_same_bits(instance):
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_both_agree_on_many_at_once(seed):
+def test_both_agree_on_many_at_once(seed: int) -> None:
     """So many events in flight, and so many in line for a lane, that both kinds of heap have several levels."""
     draw = np.random.default_rng(seed)
 
-    def one(i):
+    def one(i: int) -> Activity:
         before = draw.integers(0, i, draw.integers(0, 2)) if i > 60 else ()
         return Activity(
             after=tuple({int(k) for k in before}),
@@ -177,13 +185,13 @@ def test_both_agree_on_many_at_once(seed):
 
 
 @pytest.mark.parametrize("move", [advance, advance_plainly])
-def test_a_circle_of_waiting_is_named(move):
+def test_a_circle_of_waiting_is_named(move: Advance) -> None:
     rows = [Activity(), Activity(after=(0, 2)), Activity(after=(1,)), Activity(after=(0,), need=2)]
     with pytest.raises(ProgramError, match=r"1, 2, 3"):
         move(activities_of(rows), resources_of([]))
 
 
-def test_what_is_kept_compiled_goes_by_the_text_of_all_its_parts():
+def test_what_is_kept_compiled_goes_by_the_text_of_all_its_parts() -> None:
     """A part that is drawn into the loop, changed in a file that the key leaves out, would go on as it was."""
     folder = Path(clock_loop.__file__).parent
     drawn = {path.stem for path in folder.glob("*.py") if re.search(r"^@(part|whole)$", path.read_text(), re.M)}
