@@ -135,7 +135,7 @@ def _check_buffers(buffers: Tensors) -> None:
 def _overlapping(parameters: Tensors, buffers: Tensors) -> tuple[str, str] | None:
     """A parameter and another one, or a buffer, that have an element of memory in common."""
     together: dict[int, list[str]] = {}
-    tensors = {name: t for name, t in {**parameters, **buffers}.items() if t.layout is torch.strided}
+    tensors = {**parameters, **buffers}
     for name, tensor in tensors.items():
         together.setdefault(tensor.untyped_storage()._cdata, []).append(name)
     for names in (names for names in together.values() if len(names) > 1):
