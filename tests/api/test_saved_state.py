@@ -70,6 +70,16 @@ class Noisy(optim.SGD):
                 p.add_(torch.randn_like(p), alpha=0.01)
 
 
+class Slowing(optim.SGD):
+    """Keeps its count in the settings of a group."""
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:
+        for group in self.param_groups:
+            group["lr"] *= 0.9
+        super().step()
+
+
 class Counting(nn.Module):
     """Warms up by a counter that is no buffer."""
 
@@ -96,7 +106,11 @@ def test_an_optimizer_that_keeps_state_aside_is_found(optimizer: Any) -> None:
         check_saved(replace(perceptron(), optimizer=optimizer))
 
 
-@pytest.mark.parametrize("make", [*RULES.values(), lambda ps: Noisy(ps, lr=0.1)], ids=[*RULES, "noisy"])
+@pytest.mark.parametrize(
+    "make",
+    [*RULES.values(), *(lambda ps, kind=kind: kind(ps, lr=0.1) for kind in (Noisy, Slowing))],
+    ids=[*RULES, "noisy", "slowing"],
+)
 def test_others_are_held_by_checkpoints(make: Any) -> None:
     check_saved(replace(perceptron(), optimizer=make))
 

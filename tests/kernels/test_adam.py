@@ -112,6 +112,8 @@ def hooked(weights: list[torch.Tensor]) -> torch.optim.Optimizer:
         lambda w: torch.optim.Adam(w, maximize=True), lambda w: torch.optim.AdamW(w, foreach=True),
         lambda w: torch.optim.AdamW(w, fused=True), lambda w: torch.optim.AdamW(w, lr=torch.tensor(0.1)),
         lambda w: torch.optim.AdamW([one.detach().bfloat16() for one in w]),
+        lambda w: torch.optim.Adam(w, capturable=True), lambda w: torch.optim.Adam(w, differentiable=True),
+        lambda w: torch.optim.AdamW([torch.ones(3, 2).t() for _ in w]),
     ],
 )  # fmt: skip
 def test_what_is_asked_for_otherwise_is_left_alone(make: Callable[[Any], torch.optim.Optimizer]) -> None:

@@ -152,6 +152,20 @@ def test_weights_that_share_memory_are_refused() -> None:
         model.register_buffer("mirror", model[0].weight.data[2:4])
         return model
 
+    def staggered() -> nn.Module:
+        model, whole = layers(), torch.randn(10)
+        model.low, model.middle, model.high = (nn.Parameter(whole[i : i + 4]) for i in (0, 4, 6))
+        return model
+
+    def twice() -> nn.Module:
+        model, whole = layers(), torch.randn(6)
+        model.register_buffer("all", whole)
+        model.register_buffer("some", whole[2:4])
+        return model
+
+    with pytest.raises(TaskError, match=r"'middle' and 'high' share memory"):
+        capture(of(staggered))
+    assert capture(of(twice)).operators
     with pytest.raises(TaskError, match=r"'0\.weight' and 'mirror' share memory"):
         capture(of(mirrored))
     with pytest.raises(TaskError, match=r"'0\.weight' and '1\.weight' share memory"):

@@ -13,6 +13,7 @@ from torch import nn
 
 from partita.errors import CaptureError, InputError, TaskError
 from partita.graph.batch import substitute
+from partita.graph.graph import TANGENT
 from partita.graph.operator import Phase, Ref
 from partita.graph.tensor import Affine
 from partita.tracing.capture import capture
@@ -134,6 +135,15 @@ def test_a_sum_and_weight_loss_has_a_weight_that_follows_the_batch() -> None:
     graph = capture(given, precision="fp64")
     assert graph.symbolic
     assert graph.weight is not None
+    assert difference(given, graph, 3) < 1e-12
+
+
+@pytest.mark.parametrize("weight", [3.0, torch.full((1,), 3.0)], ids=["number", "tensor"])
+def test_a_loss_and_a_weight_of_one_element_are_scalars(weight: Any) -> None:
+    given = task("shaped", linear, lambda m, b: (m(b[0]).sum().reshape(1, 1), weight))
+    graph = capture(given, precision="fp64")
+    assert graph.weight is not None
+    assert (graph.tensor(graph.loss).shape, graph.tensor(graph.weight).shape) == ((), ())
     assert difference(given, graph, 3) < 1e-12
 
 
@@ -355,13 +365,22 @@ def listed() -> Any:
     return model
 
 
+def tangent() -> Any:
+    model = linear()
+    model.register_buffer(TANGENT, torch.ones(3))
+    return model
+
+
 BAD: dict[str, tuple[Any, Any, Any, type[Exception], str]] = {
     "no module": (lambda: 3, classify, None, TaskError, "returned int; return a torch.nn.Module"),
     "no parameters": (nn.ReLU, classify, None, TaskError, "has no parameters"),
     "all frozen": (lambda: linear().requires_grad_(False), classify, None, TaskError, "no parameter of"),
     "named like a sample": (listed, classify, None, TaskError, "called 'input.0'"),
+    "named like a gradient": (tangent, classify, None, TaskError, f"called '{TANGENT}'"),
     "no scalar": (linear, lambda m, b: m(b[0]), None, TaskError, "shape \\[5, 3\\]"),
     "detached": (linear, lambda m, b: m(b[0]).detach().mean(), None, TaskError, "detached"),
+    "no float": (linear, lambda m, b: m(b[0]).argmax(), None, TaskError, r"shape \[\] and dtype torch.int64"),
+    "two weights": (linear, lambda m, b: (m(b[0]).sum(), torch.ones(2)), None, TaskError, "return two scalars"),
     "no tensor": (linear, lambda m, b: 0.5, None, TaskError, "is a float"),
     "missing input": (linear, lambda m, b: m().mean(), None, CaptureError, "missing 1 required positional argument"),
     "wrong shape": (lambda: nn.Linear(5, 3), classify, None, CaptureError, "2x6 and 5x3"),

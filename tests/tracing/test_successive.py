@@ -6,6 +6,7 @@ import itertools
 import logging
 import random
 from collections import deque
+from functools import partial
 from typing import Any
 
 import numpy
@@ -230,20 +231,50 @@ def by_python() -> Any:
     return lambda model, batch: classify(model, batch) * generator.uniform(0.5, 1.5)
 
 
+def by_keyword(model: Any, batch: Any, *, kept: dict[str, int]) -> Any:
+    kept["steps"] += 1
+    return classify(model, batch) / kept["steps"]
+
+
+class Method:
+    """Calls what counts."""
+
+    def loss(self, model: Any, batch: Any) -> Any:
+        return by_helper(model, batch)
+
+
+def by_inner(model: Any, batch: Any) -> Any:
+    return sum(classify(model, batch) * factor() for factor in [lambda: annealed()])
+
+
 @pytest.mark.parametrize(
     ("loss", "words"),
     [
+        (partial(by_keyword, kept={"steps": 0}), "'steps'"), (Method().loss, "COUNT'"), (by_inner, "COUNT'"),
         (by_helper, "'annealed.COUNT'"), (by_nested(), "'settings.train.step'"), (by_iterator(), "with other numbers"),
         (by_deque(), "'window."), (by_list(), "with other numbers"), (by_array(), "'steps'"),
         (by_numpy(), "'generator'"), (by_python(), "'generator'"),
     ],
-    ids=["helper", "nested", "iterator", "deque", "list", "array", "numpy", "python"],
+    ids=["keyword", "method", "inner", "helper", "nested", "iterator", "deque", "list", "array", "numpy", "python"],
 )  # fmt: skip
 def test_a_loss_whose_steps_differ_is_not_traced(loss: Any, words: str) -> None:
     graph = capture(task("moving", Layer, loss))
     assert graph.rung == "opaque"
     assert "(the step changes from call to call: " in graph.blind
     assert words in graph.blind
+
+
+def test_what_stays_is_no_change_however_it_compares() -> None:
+    """A number that is none, an array that nobody may write, a variable without a value."""
+    best, table = float("nan"), numpy.ones(3)
+    table.flags.writeable = False
+
+    def loss(model: Any, batch: Any) -> Any:
+        return classify(model, batch) * float(table[0]) if best != 0.5 else later
+
+    graph = capture(task("still", Layer, loss))
+    later = 1.0
+    assert graph.rung == "dispatch"
 
 
 def test_what_a_loss_keeps_in_containers_and_generators_is_put_back() -> None:

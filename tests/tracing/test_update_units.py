@@ -15,7 +15,7 @@ from partita.errors import TaskError
 from partita.program.update_units import UNIT_BYTES, units_of
 from partita.tracing.capture import capture
 from partita.tracing.elements import Watched
-from partita.tracing.optimizer import alone, elementwise, joins
+from partita.tracing.optimizer import alone, elementwise, joins, optimizer_for, optimizer_spec, state_of_shapes
 from partita.tracing.update_units import UpdateUnit, apart, groups_of, joined, parted, states_of
 from tests.small import perceptron
 
@@ -199,6 +199,46 @@ class Together(Normed):
             p.sub_(0.1 * p.grad / norm)
 
 
+class Shared(Normed):
+    """A rate that all elements share: no operator mixes them, and a part of them goes faster."""
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        given = [p for group in self.param_groups for p in group["params"]]
+        for p in given:
+            p.sub_(p.grad / sum(each.numel() for each in given))
+
+
+class First(Normed):
+    """A rate by the first of the tensors that it is given."""
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        given = [p for group in self.param_groups for p in group["params"]]
+        for p in given:
+            p.sub_(p.grad / given[0].numel())
+
+
+class Lifted(Normed):
+    """Gradients that are small all together are made longer."""
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        given = [p for group in self.param_groups for p in group["params"]]
+        norm = sum(float(p.grad.square().sum()) for p in given) ** 0.5
+        for p in given:
+            p.sub_(p.grad / min(norm, 1.0))
+
+
+class Sized(Normed):
+    """A rate by the size of each tensor."""
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        for p in (p for group in self.param_groups for p in group["params"]):
+            p.sub_(p.grad / p.numel())
+
+
 def clipped(ps: Iterable[Tensor]) -> optim.Optimizer:
     """SGD behind a bound on the norm of all gradients that it is given."""
     pieces = list(ps)
@@ -263,10 +303,11 @@ def by_place(ps: Iterable[Tensor]) -> optim.Optimizer:
 
 MIXING: dict[str, Make] = {
     "normed": Normed, "muon": lambda ps: optim.Muon(ps, lr=0.1), "by groups": lambda ps: Normed(by_dimensions(ps)),
-    "later": Later, "bounded": Bounded, "kernels": Kernels,
+    "sized": Sized, "later": Later, "bounded": Bounded, "kernels": Kernels,
 }  # fmt: skip
 COUPLED: dict[str, Make] = {
-    "together": Together, "clipped": clipped, "bounded together": bounded_together(1000.0),
+    "together": Together, "shared": Shared, "first": First, "lifted": Lifted,
+    "clipped": clipped, "bounded together": bounded_together(1000.0),
     "vectors together": bounded_together(0.05, dims=1), "kernels together": bounded_together(0.05, dims=4),
 }  # fmt: skip
 
@@ -279,6 +320,44 @@ def test_a_rule_is_known_by_what_it_does(rule: str) -> None:
     assert alone(task) is (rule not in COUPLED)
     if rule in RULES:
         assert joins(task)
+
+
+@pytest.mark.parametrize(
+    ("rule", "said"),
+    [
+        ("adam", (True, True, False, True, True)), ("foreach", (True, True, False, False, True)),
+        ("fused", (True, False, True, False, True)), ("muon", (False, False, False, False, True)),
+        ("shared", (False, False, False, False, False)),
+    ],
+)  # fmt: skip
+def test_a_graph_says_of_its_rule_what_it_does(rule: str, said: tuple[bool, ...]) -> None:
+    fused: dict[str, Make] = {"fused": lambda ps: optim.AdamW(ps, lr=0.01, fused=True)}
+    told = optimizer_spec(replace(perceptron(), optimizer=(RULES | MIXING | COUPLED | fused)[rule]), "fp32")
+    assert (told.elementwise, told.joins, told.fused, told.one_pass, told.alone) == said
+    assert "step" not in {name for name, *_ in told.state}
+
+
+def test_a_rule_that_takes_all_tensors_or_none_may_do_anything() -> None:
+    def demanding(ps: Iterable[Tensor]) -> optim.Optimizer:
+        given = list(ps)
+        if len(given) < 5:
+            raise ValueError("too few")
+        return optim.SGD(given, lr=0.1)
+
+    assert not alone(replace(perceptron(), optimizer=demanding))
+
+
+def test_what_is_frozen_counts_as_trained_while_its_rule_is_made() -> None:
+    seen: list[bool] = []
+
+    def choosing(ps: Iterable[Tensor]) -> optim.Optimizer:
+        given = list(ps)
+        seen.extend(p.requires_grad for p in given)
+        return optim.SGD(given, lr=0.1)
+
+    parts = [torch.ones(2), torch.ones(2, requires_grad=True)]
+    optimizer_for(replace(perceptron(), optimizer=choosing), parts)
+    assert (seen, [part.requires_grad for part in parts]) == ([True, True], [False, True])
 
 
 def test_a_fused_rule_has_other_bits_where_it_is_joined() -> None:
@@ -309,3 +388,22 @@ def test_state_by_rows_and_columns_is_that_of_the_model_s_own_shapes() -> None:
     )  # fmt: skip
     graph = capture(task)
     assert graph.optimizer.state_bytes(graph.trained_elements) == pytest.approx(4 * kept, abs=4)
+
+
+class Halved(Normed):
+    """Keeps half as many numbers as a weight has, and one of each row."""
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        for p in (p for group in self.param_groups for p in group["params"]):
+            self.state[p] |= {
+                "half": torch.zeros(p.numel() // 2 + 1),
+                "row": torch.zeros(len(p)),
+                "count": torch.ones(()),
+            }
+
+
+def test_state_of_another_form_than_its_weight_counts_as_a_share_of_it() -> None:
+    """39 numbers for the 77 of the small matrix, 4 for 7: so many for each of others; counts of one are left out."""
+    found = state_of_shapes(replace(perceptron(), optimizer=Halved), "fp32", [(40, 20), (14,), (30, 10)])
+    assert found == (("half", (405 + 152 + 8) / 1114, "float32"), ("row", (73 + 27 + 14) / 1114, "float32"))
