@@ -51,3 +51,10 @@ def test_an_object_that_holds_itself_is_no_hindrance() -> None:
     batch = Graphs([(torch.ones(2), torch.tensor(1))])
     batch.store.whole = batch  # type: ignore[attr-defined]
     assert changed(batch, torch.Tensor.double).store.held["x"].dtype is torch.float64
+
+
+def test_a_module_that_comes_with_a_batch_stays_what_it_is() -> None:
+    batch = Graphs([(torch.ones(2), torch.tensor(1))])
+    batch.store.held["net"] = net = torch.nn.Linear(2, 2)
+    made = changed(batch, torch.Tensor.double).store.held
+    assert (made["x"].dtype, made["net"] is net) == (torch.float64, True)

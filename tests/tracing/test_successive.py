@@ -7,6 +7,7 @@ import logging
 import random
 from collections import deque
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import numpy
@@ -242,6 +243,14 @@ class Method:
     def loss(self, model: Any, batch: Any) -> Any:
         return by_helper(model, batch)
 
+    def __call__(self, model: Any, batch: Any) -> Any:
+        return by_helper(model, batch)
+
+
+def by_settings(kept: SimpleNamespace, model: Any, batch: Any) -> Any:
+    kept.steps += 1
+    return classify(model, batch) / kept.steps
+
 
 def by_inner(model: Any, batch: Any) -> Any:
     return sum(classify(model, batch) * factor() for factor in [lambda: annealed()])
@@ -250,12 +259,16 @@ def by_inner(model: Any, batch: Any) -> Any:
 @pytest.mark.parametrize(
     ("loss", "words"),
     [
-        (partial(by_keyword, kept={"steps": 0}), "'steps'"), (Method().loss, "COUNT'"), (by_inner, "COUNT'"),
+        (partial(by_keyword, kept={"steps": 0}), "'steps'"), (Method().loss, "COUNT'"), (Method(), "COUNT'"),
+        (partial(by_settings, SimpleNamespace(steps=0)), "steps'"), (by_inner, "COUNT'"),
         (by_helper, "'annealed.COUNT'"), (by_nested(), "'settings.train.step'"), (by_iterator(), "with other numbers"),
         (by_deque(), "'window."), (by_list(), "with other numbers"), (by_array(), "'steps'"),
         (by_numpy(), "'generator'"), (by_python(), "'generator'"),
     ],
-    ids=["keyword", "method", "inner", "helper", "nested", "iterator", "deque", "list", "array", "numpy", "python"],
+    ids=[
+        "keyword", "method", "called", "settings", "inner", "helper", "nested", "iterator", "deque", "list", "array",
+        "numpy", "python",
+    ],
 )  # fmt: skip
 def test_a_loss_whose_steps_differ_is_not_traced(loss: Any, words: str) -> None:
     graph = capture(task("moving", Layer, loss))
