@@ -5,10 +5,12 @@ A new kind of act gets a case in `demand_of`: nothing else of a prediction asks 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Final, NamedTuple
+from typing import Final
 
+import numpy as np
+
+from partita.arrays import Reals
 from partita.cost.costs import Costs
 from partita.cost.passes import over, owned, passes_of
 from partita.cost.touch import NOTHING
@@ -40,7 +42,7 @@ from partita.program.program import Program
 from partita.program.space import Kind, Space
 from partita.units import Seconds
 from partita.wire.algorithms import by_hops, by_messages, course
-from partita.wire.loads import HopLoad, loads_of
+from partita.wire.loads import HopColumns, columns_of
 
 CORRECTING: Final = 4  # additions that a server's correction of a gradient takes as long as
 CASTS: Final = 1.5  # copies: a short gradient to a long one and back for the weight, 6 of a copy's 8 bytes each
@@ -54,16 +56,6 @@ class Demand:
 
     core: Seconds = 0.0
     latency: Seconds = 0.0
-
-
-class HopCores(NamedTuple):
-    """Core-seconds of one hop: of its source `before` it leaves (encoding) and for `sending` it, of its target for
-    `receiving` it and `after` it has come (decoding, adding, merging)."""
-
-    before: float
-    sending: float
-    receiving: float
-    after: float
 
 
 def demand_of(costs: Costs, program: Program, act: Act, circle: Circle = ALONE, post: Post = RARELY) -> Demand:
@@ -163,28 +155,29 @@ def hop_cores(costs: Costs, program: Program, act: Collective, ranks: int) -> li
     """Core-seconds of each member of a collective that follows a schedule of the wire room: sending, receiving,
     adding, encoding and decoding, over all hops."""
     elements, _ = program.extent(act, ranks)
-    schedule, found = course(program, act, ranks)[0], [0.0] * ranks
-    for load, cores in hop_parts(costs, program, act, ranks):
-        found[load.source] += cores.before + cores.sending
-        found[load.target] += cores.receiving + cores.after
-    return [own + costs.copy.element * SIFTING * elements for own in found] if schedule.sparse else found
+    schedule, hops = course(program, act, ranks)[0], hop_columns(program, act, ranks)
+    before, sending, receiving, after = hop_parts(costs, program, act, ranks)
+    found = np.bincount(hops.source, before + sending, ranks) + np.bincount(hops.target, receiving + after, ranks)
+    sifted = costs.copy.element * SIFTING * elements if schedule.sparse else 0.0
+    return [float(own) + sifted for own in found]
 
 
-def hop_parts(costs: Costs, program: Program, act: Collective, ranks: int) -> Iterator[tuple[HopLoad, HopCores]]:
-    """Every hop of a collective among so many `ranks`, and what it takes of both."""
-    elements, item = program.extent(act, ranks)
-    w, (schedule, edges) = costs.wiring, course(program, act, ranks)
+def hop_columns(program: Program, act: Collective, ranks: int) -> HopColumns:
+    """What every hop of a collective among so many `ranks` moves and codes."""
+    schedule, edges = course(program, act, ranks)
+    return columns_of(schedule, *program.extent(act, ranks), act.codec, act.density, edges)
+
+
+def hop_parts(costs: Costs, program: Program, act: Collective, ranks: int) -> Reals:
+    """Core-seconds of every hop of a collective, shape [4, hops]: of its source before it leaves (encoding) and for
+    sending it, of its target for receiving it and after it has come (decoding, adding, merging)."""
+    w, hops, (_, item) = costs.wiring, hop_columns(program, act, ranks), program.extent(act, ranks)
     ahead, back = costs.codec(act.codec) if act.codec else (NOTHING, NOTHING)
-    encoded, decoded, awake = set[int](), set[int](), set[int]()  # who has done so before
-    for load in loads_of(schedule, elements, item, act.codec, act.density, edges):
-        start, added = w.hopping_start * load.messages, w.reduced * load.added * item
-        woken = [0.0 if rank in awake else w.first_hop for rank in (load.source, load.target)]
-        merged = costs.copy.element * MERGING * load.merged
-        yield load, HopCores(
-            (ahead.warm if load.source in encoded else ahead).of(load.encoded, bool(load.encoded)),
-            start + woken[0] + w.sent * load.size, start + woken[1] + w.received * load.size,
-            added + (back.warm if load.target in decoded else back).of(load.decoded) + merged,
-        )  # fmt: skip
-        awake |= {load.source, load.target}
-        encoded |= {load.source} if load.encoded else set()
-        decoded |= {load.target} if load.decoded else set()
+    start, added = w.hopping_start * hops.messages, w.reduced * hops.added * item
+    coding = ahead.each(hops.encoded, hops.encoded > 0, first=hops.encodes)
+    decoding = back.each(hops.decoded, np.ones(len(hops.decoded)), first=hops.decodes)
+    return np.stack([
+        coding, start + w.first_hop * hops.sends + w.sent * hops.size,
+        start + w.first_hop * hops.receives + w.received * hops.size,
+        added + decoding + costs.copy.element * MERGING * hops.merged,
+    ])  # fmt: skip

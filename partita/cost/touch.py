@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, fields, replace
 from typing import Any, Final
 
+import numpy as np
+
+from partita.arrays import Array, Flags, Ints, Reals
 from partita.units import Seconds
 
 NEAR: Final = 2**17  # elements that a core's own cache still holds when they are touched again
@@ -23,6 +26,12 @@ class Touch:
     def of(self, elements: float, tensors: float = 1.0) -> Seconds:
         """Core-seconds of a pass over `elements` elements in `tensors` tensors."""
         return self.call + self.tensor * tensors + self.element * elements + self.far * max(elements - NEAR, 0.0)
+
+    def each(self, elements: Ints, tensors: Array, *, first: Flags) -> Reals:
+        """`of` for arrays of passes, shape [passes], of which only the `first` ones find their code in no cache."""
+        beyond = np.maximum(elements - NEAR, 0)
+        found: Reals = self.call * first + self.tensor * tensors + self.element * elements + self.far * beyond
+        return found
 
     @property
     def warm(self) -> Touch:

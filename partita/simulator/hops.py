@@ -16,12 +16,13 @@ from numpy.typing import NDArray
 
 from partita.arrays import Ints, Reals
 from partita.cost.costs import Costs
-from partita.cost.demand import hop_cores, hop_parts
+from partita.cost.demand import hop_columns, hop_cores, hop_parts
 from partita.program.instruction import Collective
 from partita.program.program import Program
 from partita.simulator.ports import Ports
 from partita.units import Seconds
-from partita.wire.loads import HopLoad
+from partita.wire.algorithms import course
+from partita.wire.loads import HopLoad, loads_of
 
 Columns = dict[str, NDArray[np.generic]]
 
@@ -33,10 +34,11 @@ def scheduled(
     """One transfer (see there) of a group's collective, without who takes part; ranks have a `speed` in coding and
     adding, and another one in `handling` messages."""
     members, rate = np.array(group, np.int64), ports.resources.rate
-    loads = [load for load, _ in hop_parts(costs, program, act, len(group))]
-    source, target = (members[np.array([getattr(one, end) for one in loads], np.int64)] for end in ("source", "target"))
+    schedule, edges = course(program, act, len(group))
+    loads = loads_of(schedule, *program.extent(act, len(group)), act.codec, act.density, edges)
+    hops = hop_columns(program, act, len(group))
+    source, target, size = members[hops.source], members[hops.target], hops.size.astype(np.float64)
     (before, sending, receiving, after), cores = _priced(program, act, costs, members, source, target)
-    size = np.array([one.size for one in loads], np.float64)
     message, resource, way = ports.routes(source, target)
     passed, entry = np.unique(resource, return_inverse=True)
     amount = np.bincount(entry, size[message], len(passed))
@@ -48,13 +50,13 @@ def scheduled(
     work = computed / speed[members] + handled / handling[members]
     thread = np.minimum(rate[members], 1.0)  # a rank's hops are one thread's, whose core-seconds are the `least`
     busiest = max(float((amount / rate[passed]).max(initial=0.0)), float((work / thread).max()))
-    messages = np.array([one.messages for one in loads], np.float64)
-    each = costs.wiring.hopping(size / messages)
+    each = costs.wiring.hopping(size / hops.messages)
     # Seconds of a thread that no quota holds back: what a quota takes is demand.
     moving = sending / handling[source] + receiving / handling[target]
     busy = np.zeros(len(loads))
     np.maximum.at(busy, message, (size[message] / rate[resource]))
-    wait = (way + each) * messages + before / speed[source] + np.maximum(moving - busy, 0.0) + after / speed[target]
+    coding = before / speed[source] + after / speed[target]
+    wait = (way + each) * hops.messages + coding + np.maximum(moving - busy, 0.0)
     span = makespan(loads, ways_of(message, resource, len(loads)), wait, rate)
     return {
         "latency": np.array([max(span - busiest, 0.0)]), "least": np.array([work.max()]),
@@ -70,9 +72,8 @@ def _priced(
     by the sheets of those who do it."""
     known, ranks = costs.sheets or (costs,), len(members)
     sheet = np.array(costs.sheet or np.zeros(costs.cluster.size), np.int64)
-    parts = np.array([[cores for _, cores in hop_parts(one, program, act, ranks)] for one in known], np.float64)
-    parts, hop = parts.reshape(len(known), -1, 4), np.arange(len(source))
-    from_, to = parts[sheet[source], hop].T, parts[sheet[target], hop].T
+    parts, hop = np.stack([hop_parts(one, program, act, ranks) for one in known]), np.arange(len(source))
+    from_, to = parts[sheet[source], :, hop].T, parts[sheet[target], :, hop].T
     cores = np.array([hop_cores(one, program, act, ranks) for one in known])
     return np.concatenate([from_[:2], to[2:]]), cores[sheet[members], np.arange(ranks)]
 
@@ -89,7 +90,7 @@ def makespan(loads: Sequence[HopLoad], ways: Sequence[Sequence[int]], latency: R
     """Seconds from the first hop to the end of the last, each with its latency, the ports on its way and their rates in
     bytes a second."""
     done, fresh, now = dict[tuple[int, int], Seconds](), dict[tuple[int, int], Seconds](), -1
-    free = dict[int, Seconds]()
+    free, rates = dict[int, Seconds](), rate.tolist()
     for load, way, wait in zip(loads, ways, latency.tolist(), strict=True):
         if load.step != now:
             now = load.step
@@ -97,7 +98,7 @@ def makespan(loads: Sequence[HopLoad], ways: Sequence[Sequence[int]], latency: R
             fresh = {}
         ends = (load.source, load.strand), (load.target, load.strand)
         start = max(*(done.get(end, 0.0) for end in ends), *(free.get(port, 0.0) for port in way))
-        busy = max((load.size / float(rate[port]) for port in way), default=0.0)
+        busy = max((load.size / rates[port] for port in way), default=0.0)
         free |= dict.fromkeys(way, start + busy)
         for end in ends:
             fresh[end] = max(fresh.get(end, 0.0), start + busy + wait)

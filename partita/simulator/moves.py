@@ -65,7 +65,8 @@ def coded(program: Program, act: Act, costs: Costs) -> Seconds:
     if not isinstance(act, Collective) or act.codec is None:
         return 0.0
     ranks = len(act.groups[0])
-    return sum(cores.before + cores.after for _, cores in hop_parts(costs, program, act, ranks)) / ranks
+    before, _, _, after = hop_parts(costs, program, act, ranks)
+    return float((before + after).sum()) / ranks
 
 
 def _slowdowns(program: Program, act: Collective | Send | Receive, costs: Costs) -> tuple[float, float]:

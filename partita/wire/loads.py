@@ -6,6 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
+import numpy as np
+
+from partita.arrays import Flags, Ints
 from partita.plan.wire import Codec
 from partita.units import Bytes
 from partita.wire.codec import coded_size
@@ -32,6 +35,46 @@ class HopLoad:
     merged: int = 0
     messages: int = 1
     strand: int = 0
+
+
+@dataclass(frozen=True, eq=False)
+class HopColumns:
+    """Loads as columns, shape [hops]: one for each field, and whether the source has not encoded before, the target not
+    decoded, and either of them not moved anything."""
+
+    source: Ints
+    target: Ints
+    size: Ints
+    encoded: Ints
+    decoded: Ints
+    added: Ints
+    merged: Ints
+    messages: Ints
+    encodes: Flags
+    decodes: Flags
+    sends: Flags
+    receives: Flags
+
+
+@lru_cache(512)
+def columns_of(
+    schedule: Schedule, elements: int, item: int, codec: Codec | None = None, density: float = 1.0,
+    edges: tuple[int, ...] = (),
+) -> HopColumns:  # fmt: skip
+    """`loads_of` as columns."""
+    loads = loads_of(schedule, elements, item, codec, density, edges)
+    names = ("source", "target", "size", "encoded", "decoded", "added", "merged", "messages")
+    rows = np.array([[getattr(load, name) for name in names] for load in loads], np.int64).reshape(-1, len(names))
+    encoded, decoded, awake = set[int](), set[int](), set[int]()  # who has done so before
+    first = np.zeros((len(loads), 4), np.bool_)
+    for hop, load in enumerate(loads):
+        first[hop] = (
+            load.source not in encoded, load.target not in decoded, load.source not in awake, load.target not in awake,
+        )  # fmt: skip
+        awake |= {load.source, load.target}
+        encoded |= {load.source} if load.encoded else set()
+        decoded |= {load.target} if load.decoded else set()
+    return HopColumns(*rows.T, *first.T)
 
 
 @lru_cache(512)

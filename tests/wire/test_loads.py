@@ -10,7 +10,7 @@ import pytest
 from partita.plan.wire import Codec
 from partita.simulator.hops import makespan
 from partita.wire.algorithms import all_reduce
-from partita.wire.loads import HopLoad, loads_of
+from partita.wire.loads import HopLoad, columns_of, loads_of
 from partita.wire.schedule import stranded
 
 RANKS, EACH = 4, 30
@@ -24,6 +24,22 @@ def by_rank(loads: tuple[HopLoad, ...], what: str, end: str) -> list[int]:
     for load in loads:
         found[getattr(load, end)] += getattr(load, what)
     return [found[rank] for rank in range(RANKS)]
+
+
+@pytest.mark.parametrize("name", ["ring", "halving", "doubling", "tree"])
+def test_columns_are_the_loads_with_who_does_what_for_the_first_time(name: str) -> None:
+    """They are read once, whatever asks for them: what is sent and coded depends on no price."""
+    asked = all_reduce(name, RANKS), N, 4, Q8
+    loads, columns = loads_of(*asked), columns_of(*asked)
+    assert columns_of(*asked) is columns
+    fields = ("source", "target", "size", "encoded", "decoded", "added", "merged", "messages")
+    assert all(getattr(columns, each).tolist() == [getattr(load, each) for load in loads] for each in fields)
+    for hop, load in enumerate(loads):
+        before = loads[:hop]
+        assert columns.encodes[hop] == (load.source not in {one.source for one in before if one.encoded})
+        assert columns.decodes[hop] == (load.target not in {one.target for one in before if one.decoded})
+        awake = {rank for one in before for rank in (one.source, one.target)}
+        assert (columns.sends[hop], columns.receives[hop]) == (load.source not in awake, load.target not in awake)
 
 
 @pytest.mark.parametrize(
