@@ -23,7 +23,7 @@ from partita.recipes.budget import settled
 from partita.recipes.fastest import candidates
 from partita.recipes.reading import read_text
 from partita.report.notebook import ShownSearch, shown_search
-from partita.searches.auto import auto, shortlist_of, usual
+from partita.searches.auto import auto, shortlist_of
 from partita.searches.break_even import all_break_evens, codec_baseline
 from partita.searches.finals import finals, plainest
 from partita.searches.half_precision import half_precision
@@ -31,6 +31,7 @@ from partita.searches.learners import Learners, learners_of, with_learners
 from partita.searches.minibatches import over_minibatches
 from partita.searches.objective import ALLOWED, check_objective
 from partita.searches.search import Search
+from partita.searches.space import usual
 from partita.searches.steps_of_plans import StepsOfPlans
 from partita.searches.steps_to_loss import StepsToLoss
 from partita.task import Task
@@ -100,8 +101,7 @@ def search(
         found = plainest(with_learners(found, learners, graph, known, tell), cluster, objective)
     kept = found.candidates[:top] if top else found.candidates
     if "lossy" in ALLOWED[allow]:
-        tell("simulating codecs")
-        found = replace(found, pays=all_break_evens(known))
+        found = replace(found, pays=all_break_evens(known, tell))
     said = _explanation(found, known, objective)
     found = replace(found, candidates=kept, search_seconds=time.perf_counter() - begun, explanation=said)
     return shown_search(found, graph, cluster)

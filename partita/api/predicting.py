@@ -16,8 +16,8 @@ from partita.lab.costing import costs_of
 from partita.lowering.lower import last_program, lower
 from partita.plan.plan import Plan
 from partita.report.notebook import Shown, ShownFit, shown, shown_fit
-from partita.searches.auto import usual
 from partita.searches.fit import fit as fit_to
+from partita.searches.space import usual
 from partita.searches.sweep import Sweep
 from partita.searches.sweep import sweep as sweep_over
 from partita.simulator.simulate import simulate as simulate_program

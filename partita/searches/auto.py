@@ -38,7 +38,7 @@ from partita.searches.lower_bounds import LowerBounds
 from partita.searches.objective import ALLOWED, check_objective, objective_values
 from partita.searches.ranking import At, none_applies, ranked
 from partita.searches.search import Search
-from partita.searches.space import Space, least_bucket, space_of
+from partita.searches.space import Space, least_bucket, space_of, usual
 from partita.searches.stage_cuts import cuts_of
 from partita.telling import Tell, quiet
 from partita.units import Bytes, Seconds
@@ -158,13 +158,6 @@ def _beside(
     some = [found.space.call(i) for i in kept[: ROUNDED if few else 1]]
     short = (rounded(text, each) for each in _formats(graph, cluster, objective) for text in some)
     return (*others, *coded(found, costs, capacity, len(SPECS) if few else 2), *short)
-
-
-def usual(graph: Graph) -> str:
-    """The plan that is asked about where none is named, and that `auto` has to be better than: data parallelism over
-    all devices, its gradients in at most about 64 messages."""
-    size = graph.trained_bytes // 64
-    return f"ddp(bucket_bytes={size})" if size > 4 * 2**20 else "ddp"
 
 
 def other_recipes(allow: str, least: Bytes = 0) -> tuple[str, ...]:

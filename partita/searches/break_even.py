@@ -14,11 +14,16 @@ from partita.graph.graph import Graph
 from partita.lowering.lower import check_lowered, last_program
 from partita.plan.plan import Plan
 from partita.recipes.catalogue import call
+from partita.recipes.reading import with_knob
 from partita.searches.explaining import MOST_RANKS, WIDEST, break_even, widened
+from partita.searches.space import usual
 from partita.simulator.simulate import step_seconds
+from partita.telling import Tell, quiet
 from partita.units import BytesPerSecond, Seconds, show_bandwidth
 from partita.wire.algorithms import all_numbers
 from partita.wire.codec import SPECS
+
+At = Callable[[Plan, Costs], Callable[[float], Seconds]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,11 +53,12 @@ def without_codecs(plan: Plan) -> Plan:
     return replace(plan, sync=syncs, update=replace(plan.update, corrections=kept), before=())
 
 
-def break_even_of(plan: Plan, costs: Costs) -> BreakEven | None:
-    """Where the codecs of a plan pay, predicted; None where it has none."""
+def break_even_of(plan: Plan, costs: Costs, at: At | None = None) -> BreakEven | None:
+    """Where the codecs of a plan pay, predicted; None where it has none. `at`: what plans without codecs take, where
+    it is kept for several plans (None: `at_bandwidths`)."""
     if not any(sync.wire.codecs for sync in plan.sync):
         return None
-    coded, plain = (at_bandwidths(each, costs) for each in (replace(plan, before=()), without_codecs(plan)))
+    coded, plain = at_bandwidths(replace(plan, before=()), costs), (at or at_bandwidths)(without_codecs(plan), costs)
     own, gain = costs.cluster.narrowest, plain(1.0) / coded(1.0)
     best, other = (coded, plain) if gain > 1 else (plain, coded)
     turn = break_even(best, other, own) if own else None
@@ -71,10 +77,10 @@ def at_bandwidths(plan: Plan, costs: Costs) -> Callable[[float], Seconds]:
 
 
 def codec_baseline(graph: Graph, cluster: Cluster) -> tuple[Plan, ...]:
-    """The plan on which every codec is looked at: gradients that are all-reduced, without one. None for one device, for
-    more than a break-even is simulated for, or where it cannot be carried out."""
+    """The plan on which every codec is looked at, the `usual` one, whose gradients are all-reduced in a bounded number
+    of messages. None for one device, for more than a break-even is simulated for, or where it cannot be carried out."""
     some = 1 < cluster.size <= MOST_RANKS
-    return tuple(_possible(["ddp"], graph, cluster)) if some else ()
+    return tuple(_possible([usual(graph)], graph, cluster)) if some else ()
 
 
 def _possible(texts: Iterable[str], graph: Graph, cluster: Cluster, costs: Costs | None = None) -> Iterator[Plan]:
@@ -85,9 +91,22 @@ def _possible(texts: Iterable[str], graph: Graph, cluster: Cluster, costs: Costs
             yield plan
 
 
-def all_break_evens(costs: Costs) -> tuple[BreakEven, ...]:
-    """Where every codec that can be had pays with its own settings, against `codec_baseline`."""
-    graph, cluster = costs.graph, costs.cluster
-    texts = [f"ddp(codec={name})" for name in SPECS] if codec_baseline(graph, cluster) else []
-    found = (break_even_of(plan, costs) for plan in _possible(texts, graph, cluster, costs))
-    return tuple(one for one in found if one)
+def all_break_evens(costs: Costs, tell: Tell = quiet) -> tuple[BreakEven, ...]:
+    """Where every codec that can be had pays with its own settings, against `codec_baseline`, which is simulated once
+    for all of them."""
+    graph, cluster, known = costs.graph, costs.cluster, dict[Plan, Callable[[float], Seconds]]()
+
+    def at(plan: Plan, costs: Costs) -> Callable[[float], Seconds]:
+        does = replace(plan, name="")
+        if does not in known:
+            known[does] = at_bandwidths(plan, costs)
+        return known[does]
+
+    found = list[BreakEven]()
+    for name in SPECS if codec_baseline(graph, cluster) else ():
+        tell(f"simulating where codecs pay: {name}")
+        text = with_knob(usual(graph), f"codec={name}")
+        for plan in _possible([text], graph, cluster, costs):
+            if (one := break_even_of(plan, costs, at)) is not None:
+                found.append(one)
+    return tuple(found)

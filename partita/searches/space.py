@@ -185,6 +185,13 @@ def least_bucket(trained: Bytes) -> Bytes:
     return int(bucket_of(np.array([-(-trained // PARTS[-1])]))[0])
 
 
+def usual(graph: Graph) -> str:
+    """The plan that is asked about where none is named, and that `auto` has to be better than: data parallelism over
+    all devices, its gradients in at most about 64 messages."""
+    size = graph.trained_bytes // PARTS[-1]
+    return f"ddp(bucket_bytes={size})" if size > 4 * 2**20 else "ddp"
+
+
 def _kinds(graph: Graph, order: Order, chunks: int) -> Iterator[tuple[int, int, str]]:
     """(shard, recompute, why it cannot be lowered yet); no recomputing of a model of which nothing can be."""
     rules = RECOMPUTES if recomputable(graph) else RECOMPUTES[:1]

@@ -18,12 +18,12 @@ from partita.plan.plan import Plan
 from partita.plan.schedule import Order
 from partita.recipes.catalogue import RECIPES, call, parse
 from partita.searches import best_first
-from partita.searches.auto import auto, other_recipes, shortlist_of, usual
+from partita.searches.auto import auto, other_recipes, shortlist_of
 from partita.searches.candidate import plainness
 from partita.searches.codings import codable, coded_points
 from partita.searches.estimates import Estimates, estimates_of
 from partita.searches.lower_bounds import LowerBounds
-from partita.searches.space import SCHEDULES, SHAPE, Space, least_bucket, space_of
+from partita.searches.space import SCHEDULES, SHAPE, Space, least_bucket, space_of, usual
 from partita.searches.stage_cuts import cuts_of, even_cuts
 from partita.simulator.simulate import simulate
 from partita.wire.codec import SPECS

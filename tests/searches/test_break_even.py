@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from typing import Any
 
@@ -10,9 +11,13 @@ import torch
 
 from partita.cost.costs import Costs
 from partita.cost.touch import Touch
+from partita.graph.graph import Graph
 from partita.lowering.lower import last_program
 from partita.plan.plan import Plan
+from partita.program.instruction import Encode
+from partita.program.program import Program
 from partita.recipes.catalogue import call
+from partita.searches import break_even
 from partita.searches.break_even import all_break_evens, break_even_of, codec_baseline, without_codecs
 from partita.searches.explaining import widened
 from partita.simulator.simulate import simulate
@@ -90,6 +95,30 @@ def test_what_never_pays_and_what_always_does() -> None:
         assert found.even == 0
         assert words in str(found)
     assert break_even_of(call("ddp", costs.graph, costs.cluster), costs) is None
+
+
+def test_what_all_codecs_are_held_against_is_simulated_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    costs, run, told = costs_of("fp16", 1e-5), break_even.step_seconds, list[str]()
+    seen = Counter[tuple[bool, float]]()
+
+    def counted(program: Program, costs: Costs) -> float:
+        coded = any(isinstance(i.act, Encode) or getattr(i.act, "codec", None) for _, i in program.instructions())
+        seen[coded, costs.cluster.narrowest] += 1
+        return run(program, costs)
+
+    monkeypatch.setattr(break_even, "step_seconds", counted)
+    assert len(all_break_evens(costs, told.append)) == len(told) == len(SPECS)
+    assert {many for (coded, _), many in seen.items() if not coded} == {1}
+    assert max(many for (coded, _), many in seen.items() if coded) == len(SPECS)
+
+
+def test_codecs_of_a_large_model_are_looked_at_on_few_messages(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 2.5 billion parameters in buckets of 25 MiB there are hundreds: a dozen simulations of each codec took
+    minutes."""
+    graph = replace(two_layers(), global_batch=4)
+    assert [plan.name for plan in codec_baseline(graph, cluster_of(2))] == ["ddp"]
+    monkeypatch.setattr(Graph, "trained_bytes", 10**10)
+    assert [plan.name for plan in codec_baseline(graph, cluster_of(2))] == [f"ddp(bucket_bytes={10**10 // 64})"]
 
 
 def test_every_codec_is_judged() -> None:
