@@ -247,6 +247,8 @@ def auto(
     every = (*found, *rest.candidates)
     by_formula = _by_formula(estimates, (*shortlist.points, *rest.points)) if cluster.size > MOST_RANKS else None
     bound, space = rest.bound, len(estimates.space)
+    if bound == inf:  # no plan fits, so that this is about none: what computing alone takes holds for each
+        bound = float(bounds.steps.computing(estimates.space).min())
     if "lossy" in ALLOWED[allow] and objective != "time-to-loss":
         bound, space = min(bound, lower_bound_of(estimates.space, bounds)), space + coded_points(estimates.space)
         for each in _formats(graph, cluster, objective):

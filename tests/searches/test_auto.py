@@ -135,6 +135,17 @@ def test_the_usual_plan_and_one_device_are_looked_at_on_few_devices() -> None:
         assert (names.count("ddp"), names.count("single")) == (known, known)
 
 
+@pytest.mark.parametrize("allow", ["exact", "lossy"])
+def test_where_nothing_fits_the_gap_is_to_a_bound_that_is_one(allow: str) -> None:
+    """It was -100 %, to an infinite bound: no plan that fits takes less than infinitely long, for there is none."""
+    graph, cluster = deep(4), machines(2, 1e6)
+    tiny = cluster.changed(lambda device: replace(device, memory=64))
+    found = search(graph, tiny, source="datasheet", allow=allow)
+    assert not any(one.fits for one in found.candidates)
+    assert 0 < found.lower_bound_seconds <= min(one.timeline.step_seconds for one in found.candidates)
+    assert found.gap >= 0
+
+
 def test_on_many_devices_the_formula_says_where_the_order_turns() -> None:
     """A break-even takes a dozen simulations; by formula it takes none. What it says of a step here is the clock's."""
     graph, cluster = deep(8), machines(72, 1e6)
