@@ -1,6 +1,7 @@
 """What a server that does not wait for all workers has of their contributions besides weights, in a checkpoint.
 
-came      how many there were: they count steps of the schedule and of the warm-up
+came      how many there were, the minibatches that they are parts of, and how many of these had made steps: these
+          count steps of the schedule and of the warm-up
 sum       of those that have made no step yet, where one needs several (softsync)
 squares   their running mean, by which a correction divides (DC-ASGD)
 
@@ -46,7 +47,9 @@ def save_contributions(shard: Shard, rank: Rank) -> None:
             if flat is not None:
                 views = shaped(flat, state.views[bucket])
                 shard.tensors |= {of_piece(KIND, p, detail): v for p, v in zip(parts, views, strict=True)}
-        shard.values |= {of_piece(KIND, piece, "came"): {"came": came, "need": act.need} for piece in parts}
+        counts = {"came": came, "need": act.need, "minibatches": state.ledger.minibatches.get(bucket, 0)}
+        counts["stepped"] = state.ledger.stepped.get(bucket, 0)
+        shard.values |= {of_piece(KIND, piece, "came"): counts for piece in parts}
 
 
 def load_contributions(contents: Contents, program: Program, rank: int, state: State, step: int) -> None:
@@ -62,7 +65,10 @@ def load_contributions(contents: Contents, program: Program, rank: int, state: S
                 state.squares[bucket] = squares
         whole = saved.get("need") == act.need and came % act.need > 0
         whole = whole and _load(contents, "sum", parts, shaped(state.gradient[bucket][0], state.views[bucket]))
-        state.ledger.merged[bucket] = came if whole else came - came % act.need
+        entered = came if whole else came - came % act.need
+        stepped = saved.get("stepped", (came - came % act.need) * act.steps) if saved else entered * act.steps
+        state.ledger.merged[bucket], state.ledger.stepped[bucket] = entered, stepped
+        state.ledger.minibatches[bucket] = saved.get("minibatches", came * act.steps) if whole else stepped
 
 
 def _load(contents: Contents, detail: str, parts: Sequence[Part], views: Sequence[torch.Tensor]) -> bool:

@@ -83,7 +83,7 @@ def loose_gaps(graph: Graph, plan: Plan) -> Iterator[tuple[bool, str]]:
 def asynchronous(draft: Draft) -> Program:
     """Servers that answer each worker by itself: asynchronous (DP-09, DP-10), with bounded delay (DP-14), with a step
     after several gradients (DP-16), or with the first gradients of a step only (DP-11)."""
-    owners, frequency = owners_of(draft, draft.servers), draft.sync.frequency
+    owners = owners_of(draft, draft.servers)
     own = {Payload.ELASTIC: tied, Payload.DUAL: in_consensus}.get(draft.sync.payload, pushing)
     groups = [group for one in draft.groups for group in separate(one, draft.servers)]
     working = {group.ranks: (group.name, own(draft, group, owners)) for group in groups}
@@ -97,7 +97,7 @@ def asynchronous(draft: Draft) -> Program:
         keeps = "model" if ranks in working else "server"
         roles.append(Role("-".join(name for name, _ in parts), ranks, tuple(body), lanes_of(body, SERVE), keeps))
     semantics = "lossy" if drops(draft) or draft.sync.wire.codecs else "delayed" if own is pushing else "consensus"
-    return program_of(draft, tuple(roles), steps=frequency.period * frequency.fetch, semantics=semantics)
+    return program_of(draft, tuple(roles), steps=sum(draft.pushes), semantics=semantics)
 
 
 def _server(draft: Draft, host: int, owners: Owners) -> list[Instruction]:
@@ -111,7 +111,7 @@ def _server(draft: Draft, host: int, owners: Owners) -> list[Instruction]:
         for way in ways:
             name = f"U{way.i}.{way.worker}"
             body += way.received(tag, tags[push - 1], int(push == 0))
-            merge = _merge(draft, way, share[way.worker])
+            merge = _merge(draft, way, share[way.worker], draft.pushes[push])
             waits = (After(way.came(tag)), *_withheld(draft, way.i, push))
             late = After(f"E{way.i}") if drops(draft) else None
             body.append(Instruction(f"{name}{tag}", merge, "serve", waits, unless=late, priority=1))
@@ -141,12 +141,12 @@ def _closing(draft: Draft, mine: list[int], others: list[int]) -> list[Instructi
     return body
 
 
-def _merge(draft: Draft, way: PushPull, share: float) -> Apply:
+def _merge(draft: Draft, way: PushPull, share: float, steps: int) -> Apply:
     sync, workers, into = draft.sync, len(draft.workers), served_in(draft, way.host)
     need, delta = sync.consistency.need or 1, sync.payload is not Payload.GRADIENT
     if drops(draft):
         return Apply(way.bucket, way.worker, share, need, need=need, drop=True, into=into)
-    corrections, steps = () if delta else draft.plan.update.corrections, sync.frequency.period
+    corrections = () if delta else draft.plan.update.corrections
     return Apply(way.bucket, way.worker, share, workers, steps, need, delta, corrections=corrections, into=into)
 
 

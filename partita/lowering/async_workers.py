@@ -24,7 +24,7 @@ from partita.program.space import Space
 
 def pushing(draft: Draft, group: ReplicaGroup, owners: Owners) -> list[Instruction]:
     """A round: `fetch` pushes, each of the sum over `period` minibatches, then the new weights."""
-    period, tags, delta = draft.sync.frequency.period, tags_of(draft), draft.sync.payload is Payload.DELTA
+    tags, delta, step = tags_of(draft), draft.sync.payload is Payload.DELTA, 0
     ways = [PushPull(draft, i, group.ranks[0], owner) for i, owner in enumerate(owners)]
     local, bounded = {way.bucket for way in ways if way.local and not delta}, bool(draft.graph.clip_norm)
     body, share = list[Instruction](), group.count / draft.batch
@@ -33,8 +33,9 @@ def pushing(draft: Draft, group: ReplicaGroup, owners: Owners) -> list[Instructi
         ready = [_ready(draft, way, tag, After(f"S{way.i}{before}", int(push == 0)), share) for way in ways]
         used = [f"U{way.i}" if delta else way.gone(before) for way in ways]
         free: dict[str, tuple[After, ...]] = {str(i): (After(name, int(push == 0)),) for i, name in enumerate(used)}
-        for k in range(period):
-            works += _gathering(draft, group, push * period + k, last=k == period - 1)
+        for left in reversed(range(draft.pushes[push])):
+            works += _gathering(draft, group, step, last=not left)
+            step += 1
         needs = {work.instruction.name: work.needs for work in works}
         for one in packed(draft, works, free, tag):
             act = one.act

@@ -100,7 +100,7 @@ def multiplier_step(i: int, bucket: str, penalty: float, *after: After) -> list[
 def tied(draft: Draft, group: ReplicaGroup, owners: tuple[int, ...]) -> list[Instruction]:
     """A round: `period` steps of the worker's own, then the elastic force between it and the centre of the last answer;
     what the worker moves by, the centre gets (DP-19, asynchronous)."""
-    body, rate = own_steps(draft, group, draft.sync.frequency.period), draft.sync.outer.rate
+    body, rate = own_steps(draft, group, sum(draft.pushes)), draft.sync.outer.rate
     for i, bucket in enumerate(draft.buckets):
         name, host = bucket.name, owners[i]
         force, taken = pull(name, rate)

@@ -34,7 +34,7 @@ from partita.plan.check import check
 from partita.plan.memory import Shard
 from partita.plan.plan import COMPILED, Plan, alone, waits_for_all
 from partita.plan.rule import ruled
-from partita.plan.sync import Frequency, Servers
+from partita.plan.sync import Servers
 from partita.program.program import Program
 from partita.program.verify import verify
 
@@ -111,11 +111,8 @@ def _staged(graph: Graph, plan: Plan) -> Program:
 def _agreed(graph: Graph, plan: Plan, cluster: Cluster, steps: int, factors: Factors) -> Program:
     if steps_alone(plan):
         return local_updates(draft(graph, plan), cluster, steps)
-    if steps and not waits_for_all(plan):
-        last = Frequency(1, fetch=steps) if plan.sync[0].frequency.period == 1 else Frequency(steps)
-        plan = replace(plan, sync=(replace(plan.sync[0], frequency=last),))
     agreement = _agreement(plan)
-    drawn = draft(graph, plan, cut=agreement in (all_reduced, served), factors=factors)
+    drawn = draft(graph, plan, cut=agreement in (all_reduced, served), factors=factors, steps=steps)
     program = agreement(drawn)
     check_servers(plan, program)
     return ordered(with_factors(program, drawn), drawn, cluster)

@@ -25,8 +25,8 @@ from partita.program.space import Space
 
 def tags_of(draft: Draft) -> tuple[str, ...]:
     """The suffix of each push of a round."""
-    fetch = draft.sync.frequency.fetch
-    return tuple(f".{push}" for push in range(fetch)) if fetch > 1 else ("",)
+    pushes = len(draft.pushes)
+    return tuple(f".{push}" for push in range(pushes)) if pushes > 1 else ("",)
 
 
 def drops(draft: Draft) -> bool:
@@ -145,4 +145,4 @@ class PushPull:
             return After(f"T{self.i}")
         if sync.payload is Payload.DELTA:
             return After(self.made(last))
-        return self.draft.spent(self.i, sync.frequency.period * sync.frequency.fetch - 1)
+        return self.draft.spent(self.i, sum(self.draft.pushes) - 1)

@@ -31,7 +31,7 @@ def counted(sync: Sync) -> bool:
 def in_consensus(draft: Draft, group: ReplicaGroup, owners: tuple[int, ...]) -> list[Instruction]:
     """A worker's round: `period` steps on the augmented Lagrangian, what has changed of x + multiplier / penalty, and
     the multipliers with the new centre. As these moved by penalty (x - centre), the change is x - centre."""
-    rho, body = draft.sync.outer.penalty, own_steps(draft, group, draft.sync.frequency.period)
+    rho, body = draft.sync.outer.penalty, own_steps(draft, group, sum(draft.pushes))
     x, z, ends = Term(Space.PARAMETER), Term(Space.ANCHOR, MINUS), list[Instruction]()
     for i, bucket in enumerate(draft.buckets):
         name, host = bucket.name, owners[i]

@@ -47,6 +47,7 @@ class Draft:
     batch        samples of a minibatch
     needs        for each forward segment the buckets that it is the first to read
     factors      the layers whose gradients travel as factors, if there are any
+    steps        minibatches of a last round that is shorter, where servers go ahead; else 0
     """
 
     graph: Graph
@@ -57,6 +58,14 @@ class Draft:
     batch: int
     needs: tuple[Places, ...]
     factors: Factors | None = None
+    steps: int = 0
+
+    @property
+    def pushes(self) -> tuple[int, ...]:
+        """The minibatches of each push of a round; those of a shorter one are as many, but for its last push."""
+        frequency = self.sync.frequency
+        steps = self.steps or frequency.period * frequency.fetch
+        return tuple(min(frequency.period, steps - begun) for begun in range(0, steps, frequency.period))
 
     @cached_property
     def factored(self) -> dict[int, Layer]:
@@ -116,9 +125,11 @@ class Draft:
         return agreement_of(self.plan)
 
 
-def draft(graph: Graph, plan: Plan, *, cut: bool = False, factors: Factors | None = None) -> Draft:
+def draft(
+    graph: Graph, plan: Plan, *, cut: bool = False, factors: Factors | None = None, steps: int = 0
+) -> Draft:  # fmt: skip
     """Groups of workers, and segments, for the plan's mesh; with `cut`, forward is cut where it first reads a bucket.
-    Layers whose `factors` travel have buckets of their own.
+    Layers whose `factors` travel have buckets of their own. `steps` as in Draft.
 
     Raises PlanError where a rank would get no sample.
     """
@@ -133,7 +144,7 @@ def draft(graph: Graph, plan: Plan, *, cut: bool = False, factors: Factors | Non
         for count in microbatches(group.count, plan)
         for s in _segments(graph, buckets, forward, count, batch)
     }
-    return Draft(graph, plan, buckets, groups, tuple(found.values()), batch, needs, factors)
+    return Draft(graph, plan, buckets, groups, tuple(found.values()), batch, needs, factors, steps)
 
 
 def replica_groups(batch: int, workers: int, microbatches: int) -> tuple[ReplicaGroup, ...]:

@@ -11,6 +11,7 @@ coupling        what brings these together
 elastic         workers tied to a centre, at their own pace
 pairwise        workers that average in pairs
 replay          servers that do not wait for all, from their ledger
+served_legs     which minibatches a worker's pushes are of
 turns           who contributes what to a sum
 mean            whether a loss may be computed in parts
 undetermined    weights that gradients do not determine

@@ -5,7 +5,7 @@ Asynchronous elastic averaging (DP-19), and consensus ADMM (DP-20).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -14,6 +14,8 @@ from partita.lowering.elastic import momentum_of
 from partita.oracles.reference import Reference, Replica, replica
 from partita.plan.plan import Plan
 from partita.plan.sync import Payload
+from partita.program.layout import Bucket
+from partita.runtime.state import rows
 
 Parts = list[tuple[int, int]]
 
@@ -28,13 +30,14 @@ class ElasticWorkers:
     replicas: dict[int, tuple[Replica, list[torch.Tensor]]] = field(default_factory=dict)
     turns: dict[int, int] = field(default_factory=dict)
 
-    def pull(
+    def contribution(
         self, worker: int, turn: int, steps: Iterable[tuple[int, Parts]], centre: Sequence[torch.Tensor]
     ) -> list[torch.Tensor]:
-        """What a worker contributes to the centre: its pull d = rate (x - centre), after a period of its own `steps`,
-        each with the parts (start, count) of its minibatch; then x -= d. `centre` are the weights that it has read.
+        """A worker takes a period of its own `steps`, each with the parts (start, count) of its minibatch. Returns room
+        for what it contributes to the centre, into which `pull` writes bucket by bucket: a server may have the pull of
+        one before the answer to another has come.
 
-        After turns that it missed, being away, it starts again from that centre.
+        After turns that it missed, being away, it starts again from the `centre` that it has read.
         """
         if turn != self.turns.get(worker, -1) + 1 or worker not in self.replicas:
             made = self.first.copy()
@@ -46,11 +49,18 @@ class ElasticWorkers:
         for step, parts in steps:
             self._step(one, velocity, step, parts)
         self.turns[worker] = turn
-        given = [self.rate * (p.detach() - c) for p, c in zip(one.parameters, centre, strict=True)]
-        with torch.no_grad():
-            for p, d in zip(one.parameters, given, strict=True):
-                p.sub_(d)
-        return given
+        return [torch.zeros_like(p) for p in one.parameters]
+
+    def pull(
+        self, worker: int, bucket: Bucket, centre: Sequence[torch.Tensor], into: Mapping[str, torch.Tensor]
+    ) -> None:
+        """d = rate (x - centre), then x -= d, of a bucket's pieces; d goes `into` the parameters of their names."""
+        own = self.replicas[worker][0].own.trained
+        for piece, c in zip(bucket.pieces, centre, strict=True):
+            x = rows(own[piece.parameter].detach(), piece)
+            d = self.rate * (x - c)
+            rows(into[piece.parameter], piece).copy_(d)
+            x.sub_(d)
 
     def _step(self, one: Replica, velocity: list[torch.Tensor], step: int, parts: Parts) -> None:
         """v = momentum v - rule(x + momentum v), x += v (Nesterov's)."""
@@ -73,7 +83,7 @@ class AdmmWorkers:
     replicas: dict[int, tuple[Replica, list[torch.Tensor], list[torch.Tensor]]] = field(default_factory=dict)
     turns: dict[int, int] = field(default_factory=dict)
 
-    def pull(
+    def contribution(
         self, worker: int, turn: int, steps: Iterable[tuple[int, Parts]], centre: Sequence[torch.Tensor]
     ) -> list[torch.Tensor]:
         """A period from the centre z that the worker has read, after y += penalty (x - z)."""

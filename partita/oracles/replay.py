@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
-from itertools import groupby, pairwise
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -23,14 +23,14 @@ import torch
 from partita.errors import ProgramError
 from partita.kernels.shared import added_plainly, key_of
 from partita.lowering.pairs import pairs_up
-from partita.oracles.elastic import elastic_workers
+from partita.oracles.elastic import ElasticWorkers, elastic_workers
 from partita.oracles.lossy import Lossy
 from partita.oracles.pairwise import together
-from partita.oracles.reference import Reference, Share, fed, shares_of
+from partita.oracles.reference import Reference, Share, fed
+from partita.oracles.served_legs import ServedLeg, served_legs
 from partita.program.instruction import Apply
 from partita.program.layout import Bucket
 from partita.program.ledger import LOST, Merge
-from partita.program.program import Program
 from partita.runtime.leg import Leg
 from partita.runtime.neutral import left_out, neutral
 from partita.runtime.rules import groups_among, optimizer_of, schedule_of, step_at_rate
@@ -47,7 +47,8 @@ class ServerBucket:
     merges that are `left` to replay.
 
     `summed` are contributions since the last step, of these `shares` of the minibatch, `squares` and `clocks` the state
-    of the corrections of DC-ASGD and DynSGD, `merged` counts contributions.
+    of the corrections of DC-ASGD and DynSGD, `merged` counts contributions, `minibatches` what they are parts of, and
+    `stepped` how many of these there were at the last step.
     """
 
     bucket: Bucket
@@ -61,44 +62,8 @@ class ServerBucket:
     squares: Parts = field(default_factory=list)
     clocks: dict[int, list[Parts]] = field(default_factory=dict)
     merged: int = 0
-
-
-@dataclass(frozen=True)
-class ServedLeg:
-    """One leg of the run: the number of its first turn, the pushes of a worker in a round, the instructions by which
-    they enter each bucket, by worker, and the samples of a round that each worker takes."""
-
-    leg: Leg
-    first: int
-    pushes: int
-    applies: dict[str, dict[int, list[Apply]]]
-    shares: dict[int, list[Share]]
-
-    @property
-    def turns(self) -> int:
-        """How many times each worker pushes in the leg."""
-        return self.leg.rounds * self.pushes
-
-
-def served_legs(legs: Sequence[Leg]) -> list[ServedLeg]:
-    """The legs of a run in which servers merge contributions, in order."""
-    found: list[ServedLeg] = []
-    for leg in legs:
-        applies = applies_of(leg.program)
-        pushes = max((len(acts) for one in applies.values() for acts in one.values()), default=0)
-        if pushes:
-            shares = {w: list(s) for w, s in groupby(sorted(shares_of(leg.program), key=_worker), key=_worker)}
-            found.append(ServedLeg(leg, found[-1].first + found[-1].turns if found else 0, pushes, applies, shares))
-    return found
-
-
-def applies_of(program: Program) -> dict[str, dict[int, list[Apply]]]:
-    """Bucket -> worker -> the Apply of each of its pushes in a round."""
-    found: dict[str, dict[int, list[Apply]]] = {}
-    for _, i in program.instructions():
-        if isinstance(i.act, Apply):
-            found.setdefault(i.act.bucket, {}).setdefault(i.act.source, []).append(i.act)
-    return found
+    minibatches: int = 0
+    stepped: int = 0
 
 
 def replayed(one: Reference, legs: Sequence[Leg], ledger: Sequence[Merge], *, whole: bool = True) -> Named:
@@ -133,6 +98,8 @@ class Replay:
         taken = sorted(self.waiting)
         self.before = {now: was[1] if was[0] == now[0] else -1 for was, now in pairwise([(-1, -1), *taken])}
         self.made: dict[Turn, Named] = {}
+        self.entered = {(merge.worker, merge.turn, merge.bucket) for merge in ledger if merge.applied != LOST}
+        self.owed: dict[Turn, set[str]] = {}
         self.workers: dict[int, tuple[Any, Any, Any]] = {}
         self.codecs = Lossy(one.seed)
 
@@ -152,7 +119,7 @@ class Replay:
         while moved:
             moved = False
             for served in self.on_servers.values():
-                while served.left and self._known((served.left[0].worker, served.left[0].turn)):
+                while served.left and self._known((served.left[0].worker, served.left[0].turn), served.bucket):
                     self._merge(served, served.left.pop(0))
                     moved = True
         if any(served.left for served in self.on_servers.values()):
@@ -168,17 +135,31 @@ class Replay:
                 for piece, part in zip(served.bucket.pieces, served.versions[version], strict=True):
                     rows(self.named[piece.parameter], piece).copy_(part)
 
-    def _known(self, turn: Turn) -> bool:
-        """Whether all versions that a turn read exist by now; if so, its contribution is computed."""
+    def _known(self, turn: Turn, bucket: Bucket) -> bool:
+        """Whether all versions that a turn read exist by now; if so, its contribution is computed. The pull of a worker
+        that goes on with its own weights needs that bucket's alone."""
+        read, tied = self.read[turn], isinstance(self.elastic, ElasticWorkers)
         if turn not in self.made:
-            read = self.read[turn]
-            if len(read) < len(self.on_servers) or any(len(self.on_servers[b].versions) <= v for b, v in read.items()):
+            known = all(len(self.on_servers[b].versions) > v for b, v in read.items())
+            if len(read) < len(self.on_servers) or not (known or (tied and self.before[turn] == turn[1] - 1)):
                 return False
-            if self.elastic and self.elastic.turns.get(turn[0], -1) != self.before[turn]:
+            last = self.before[turn]
+            if self.elastic and (self.elastic.turns.get(turn[0], -1) != last or self._owes((turn[0], last))):
                 return False
-            self._show(read)
+            if known:
+                self._show(read)
             self.made[turn] = self._brought(*turn)
-        return True
+        return not tied or bucket.name not in self._owes(turn)
+
+    def _owes(self, turn: Turn) -> set[str]:
+        """The buckets which a worker has not pulled yet in a turn, for lack of the versions that it read."""
+        owed = self.owed.get(turn, set())
+        for served in [self.on_servers[name] for name in owed]:
+            read = self.read[turn][served.bucket.name]
+            if isinstance(self.elastic, ElasticWorkers) and len(served.versions) > read:
+                owed.remove(served.bucket.name)
+                self.elastic.pull(turn[0], served.bucket, served.versions[read], self.made[turn])
+        return owed
 
     def _brought(self, worker: int, turn: int) -> Named:
         """The contribution of a worker's turn, computed on the weights that the model has now."""
@@ -187,7 +168,10 @@ class Replay:
                 (step, [part for s in shares for part in fed(s, self.whole)])
                 for step, shares in self._minibatches(worker, turn)
             ]
-            given = self.elastic.pull(worker, turn, minibatches, [p.detach().clone() for p in self.named.values()])
+            centre = [p.detach().clone() for p in self.named.values()]
+            if isinstance(self.elastic, ElasticWorkers):
+                self.owed[worker, turn] = {name for name in self.on_servers if (worker, turn, name) in self.entered}
+            given = self.elastic.contribution(worker, turn, minibatches, centre)
             return dict(zip(self.named, given, strict=True))
         gradient = self._gradient(worker, turn)
         brought = self._increment(worker, gradient) if self.delta else gradient
@@ -195,15 +179,9 @@ class Replay:
         return self.codecs.pushed(program, step // program.steps * program.steps, worker, brought)
 
     def _minibatches(self, worker: int, turn: int) -> list[tuple[int, list[Share]]]:
-        """(step, the worker's parts of its minibatch) for each step of a turn."""
-        served = self._leg(turn)
-        program, round, push = served.leg.program, *divmod(turn - served.first, served.pushes)
-        period, before = program.steps // served.pushes, served.leg.step + round * program.steps
-        steps = range(push * period, (push + 1) * period)
-        return [(before + step, [s for s in served.shares[worker] if s.step == step]) for step in steps]
+        return self._leg(turn).minibatches(worker, turn)
 
     def _leg(self, turn: int) -> ServedLeg:
-        """The leg of a turn; a shorter last one sums fewer minibatches."""
         return next(served for served in reversed(self.legs) if served.first <= turn)
 
     def _taken(self, turn: Turn) -> Named:
@@ -243,7 +221,7 @@ class Replay:
         return {name: (copy - p).detach() for copy, (name, p) in zip(copies, self.named.items(), strict=True)}
 
     def _merge(self, served: ServerBucket, merge: Merge) -> None:
-        act = self._leg(merge.turn).applies[merge.bucket][merge.worker][0]
+        act = self._leg(merge.turn).act(merge.bucket, merge.worker, merge.turn)
         brought = self._taken((merge.worker, merge.turn))
         parts = [rows(brought[piece.parameter], piece).clone() for piece in served.bucket.pieces]
         for correction in act.corrections:
@@ -252,7 +230,7 @@ class Replay:
                 parts = _compensated(served, act, parts, served.versions[merge.read], settings)
             else:
                 parts = _revised(served, act, parts, merge.turn)
-        served.merged += 1
+        served.merged, served.minibatches = served.merged + 1, served.minibatches + act.steps
         if served.bucket.shared not in ("", served.bucket.dtype):
             now, change = (torch.cat([part.flatten() for part in each]) for each in (served.parts, parts))
             new = added_plainly(now, change, key_of(merge.bucket, merge.worker, merge.turn))
@@ -273,17 +251,13 @@ class Replay:
         if served.merged % act.need == 0:
             for part, gradient in zip(served.parts, left_out(served.summed), strict=True):
                 part.grad = None if gradient is None else gradient / (sum(served.shares) if act.drop else 1)
-            before = (served.merged - act.need) * act.steps // act.among
-            whole = act.need / act.among if act.need > 1 else act.share
-            step_at_rate(served.optimizer, self.update, before, 1.0 if act.drop else act.steps * whole)
-            served.summed, served.shares = [], []
-            for _ in range(served.merged * act.steps // act.among - before):
+            before, entered = served.stepped // act.among, served.minibatches - served.stepped
+            whole = entered / act.among if act.need > 1 else act.steps * act.share
+            step_at_rate(served.optimizer, self.update, before, 1.0 if act.drop else whole)
+            served.summed, served.shares, served.stepped = [], [], served.minibatches
+            for _ in range(served.minibatches // act.among - before):
                 if served.schedule is not None:
                     served.schedule.step()
-
-
-def _worker(share: Share) -> int:
-    return share.rank
 
 
 def _compensated(served: ServerBucket, act: Apply, parts: Parts, read: Parts, settings: dict[str, float]) -> Parts:

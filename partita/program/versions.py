@@ -21,8 +21,9 @@ def makes_version(program: Program, role: Role, bucket: str) -> bool:
 @dataclass
 class Ledger:
     """Mutable, private to one rank of one run or to one simulation: the `version` of each bucket, the version that
-    each peer has `read`, the `turns` of each peer, how many contributions have `merged` into each bucket, and all
-    `merges`, on rank `at`. It records no merges if it is `blind`: other processes then change the same weights
+    each peer has `read`, the `turns` of each peer, how many contributions have `merged` into each bucket, how many
+    `minibatches` they are parts of and how many of these were when its optimizer last `stepped`, and all `merges`, on
+    rank `at`. It records no merges if it is `blind`: other processes then change the same weights
     without telling."""
 
     at: int = -1
@@ -30,6 +31,8 @@ class Ledger:
     read: dict[tuple[str, int], int] = field(default_factory=dict)
     turns: dict[tuple[str, int], int] = field(default_factory=dict)
     merged: dict[str, int] = field(default_factory=dict)
+    minibatches: dict[str, int] = field(default_factory=dict)
+    stepped: dict[str, int] = field(default_factory=dict)
     merges: list[Merge] = field(default_factory=list)
     blind: bool = False
 
@@ -42,6 +45,7 @@ class Ledger:
         if not self.blind:
             self.merges.append(Merge(bucket, worker, turn, read, self.version.get(bucket, 0), self.at))
         self.merged[bucket] = self.merged.get(bucket, 0) + 1
+        self.minibatches[bucket] = self.minibatches.get(bucket, 0) + act.steps
         if act.drop or (not act.delta and self.merged[bucket] % act.need):
             return False
         self.step(bucket)

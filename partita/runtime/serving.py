@@ -59,19 +59,16 @@ def enter(mean: torch.Tensor, contribution: torch.Tensor, before: float, share: 
 
 
 def step(rank: Rank, act: Apply, gradient: torch.Tensor) -> None:
-    """Step the bucket's optimizer; a step of its schedule and of the plan's warm-up is a minibatch's worth of
-    contributions."""
-    state, merged = rank.state, rank.state.ledger.merged[act.bucket]
-    before = (merged - act.need) * act.steps // act.among
-    state.step(act.bucket, shaped(gradient, state.stepped(act.bucket)), rank.program, before, share_of(act))
-    passed = merged * act.steps // act.among - before
+    """Step the bucket's optimizer at a contribution's own share of the rate, or at the mean one of several; a step of
+    its schedule and of the plan's warm-up is a minibatch's worth of contributions."""
+    state, ledger = rank.state, rank.state.ledger
+    before, after = ledger.stepped.get(act.bucket, 0), ledger.minibatches[act.bucket]
+    share = act.steps * act.share if act.need == 1 else (after - before) / act.among
+    state.step(act.bucket, shaped(gradient, state.stepped(act.bucket)), rank.program, before // act.among, share)
+    ledger.stepped[act.bucket] = after
+    passed = after // act.among - before // act.among
     for _ in range(passed if act.bucket in state.schedule else 0):
         state.schedule[act.bucket].step()
-
-
-def share_of(act: Apply) -> float:
-    """Of how many minibatches a step has the gradient: a contribution's own share, or the mean one of several."""
-    return act.steps * (act.share if act.need == 1 else act.need / act.among)
 
 
 def compensate(rank: Rank, act: Apply, gradient: torch.Tensor, settings: dict[str, float]) -> None:

@@ -85,6 +85,39 @@ def test_what_is_not_significant_waits_at_its_worker() -> None:
     assert all((Space.RESIDUAL, "b0") not in run.states[2].kept for run in (some, none))
 
 
+@pytest.mark.parametrize(("plan", "counts"), [
+    ("downpour(push=3,fetch=2,bucket_bytes=400)", (3, 3, 3, 1)),
+    ("downpour(push=2,fetch=3,servers=2,bucket_bytes=200,rate_warmup=12)", (2, 2, 2, 2, 2)),
+    ("downpour(push=4,fetch=4,own=false,bucket_bytes=400)", (4, 4, 2)),
+])  # fmt: skip
+def test_a_shorter_last_round_pushes_as_often(plan: str, counts: tuple[int, ...]) -> None:
+    """DP-09: the sum over `push` minibatches, not over all that are left; the weights are those of the sums."""
+    rates = replace(sgd(), schedule=lambda o: torch.optim.lr_scheduler.LambdaLR(o, lambda k: 0.8**k))
+    run = Run(plan, 2 + plan.count("servers=2") - plan.count("own=false"), task=rates, steps=10)
+    (bucket, *_) = run.program.trained
+    assert [m.turn for m in run.ledger if m.bucket == bucket.name] == [*range(len(counts))]
+    assert run.replayed(run.ledger) <= TOLERANCE
+    one, fetch, at = fresh(rates, seed=0, precision="fp64"), int(plan[plan.index("fetch=") + 6]), 0
+    read, weights = [], list(one.model.parameters())
+    now = [w.detach().clone() for w in weights]
+    for push, count in enumerate(counts):
+        read = [w.clone() for w in now] if push % fetch == 0 else read
+        for w, old in zip(weights, read, strict=True):
+            w.data.copy_(old)
+        found = [one.gradients(step, [(0, 12)], 12) for step in range(at, at + count)]
+        warm = min((at + 1) / 12, 1.0) if "warmup" in plan else 1.0
+        now = [w - 0.1 * 0.8**at * warm * sum(g) for w, g in zip(now, zip(*found, strict=True), strict=True)]
+        at += count
+    assert difference(run.weights, dict(zip((n for n, _ in one.model.named_parameters()), now, strict=True))) <= 1e-12
+
+
+def test_pulls_of_one_turn_may_wait_for_each_other_by_bucket() -> None:
+    """DP-19 on two servers: a worker's pull of one bucket enters before the other's centre of its last turn has come,
+    and that may have been made by a pull which has read the first."""
+    run = Run("easgd(bucket_bytes=100,servers=2,period=1,rate=0.1)", 4, 29, slow={1: 0.1})
+    assert run.replayed(run.ledger) <= TOLERANCE
+
+
 class Run:
     """One run in this process in fp64: its states, ledger and final weights."""
 
