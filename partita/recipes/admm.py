@@ -27,8 +27,8 @@ def admm(
     microbatches: int = 1,
 ) -> Plan:
     """Consensus ADMM: each worker minimises its part of the augmented Lagrangian by `period` steps (DP-20; Zhang &
-    Kwok, ICML 2014). The result is the consensus variable. With `need`, a master updates it as soon as `need` workers
-    have come, none of which may be left out more than `staleness` times in a row."""
+    Kwok, ICML 2014); clip_norm bounds the loss's gradient alone. The result is the consensus variable. With `need`, a
+    master updates it once `need` workers have come, none left out more than `staleness` times in a row."""
     if not need:
         check_idle_knobs(admm, "where all are waited for; give need=1 or more", staleness=staleness)
     wire = Wire.even(bucket_bytes)

@@ -27,7 +27,7 @@ def backup_workers(
     workers, which then go on with the next version (DP-11; Chen et al. 2016)."""
     base = ps_sync(graph, cluster, servers=servers, own=own, bucket_bytes=bucket_bytes, microbatches=microbatches)
     workers = base.mesh.size
-    if backup > max(workers - 1, 1):
+    if backup > max(workers - 1, 1) and workers > 0:  # that servers leave no worker is what `check` says
         raise PlanError(
             f"backup_workers(backup={backup}) leaves out more than {cluster.name} can spare of its {workers} workers; "
             "use a backup below their number, or a larger cluster"

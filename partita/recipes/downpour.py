@@ -26,7 +26,8 @@ def downpour(
 ) -> Plan:
     """Downpour SGD: each replica pushes the sum of its gradients over `push` minibatches and fetches the weights with
     every `fetch`-th push; servers apply each push at once, with the task's rule (DP-09; Dean et al., NIPS 2012;
-    DistBelief's own rule is Adagrad)."""
+    DistBelief's own rule is Adagrad). Between fetches a replica computes on what it fetched: DistBelief's also take
+    steps of their own there."""
     base = ps_async(
         graph, cluster, servers=servers, own=own, bucket_bytes=bucket_bytes, microbatches=microbatches, codec=codec
     )

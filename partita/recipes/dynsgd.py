@@ -23,7 +23,8 @@ def dynsgd(
     microbatches: int = 1,
 ) -> Plan:
     """DynSGD: under bounded staleness, the d-th update of a clock gets the weight 1 / d and revises the average of
-    those before, so that the weights of a clock sum to 1 (DP-17; Jiang et al., SIGMOD 2017)."""
+    those before, so that the weights of a clock sum to 1 (DP-17; Jiang et al., SIGMOD 2017). Workers count
+    alike, however many samples each has; a revision is the gradient that the server's optimizer steps with."""
     base = ps_async(graph, cluster, servers=servers, own=own, bucket_bytes=bucket_bytes, microbatches=microbatches)
     sync = replace(base.sync[0], consistency=Consistency(staleness=staleness))
     return replace(base, name="dynsgd", sync=(sync,), update=Update(corrections=(Correction("staleness"),)))

@@ -24,8 +24,8 @@ def softsync(
     microbatches: int = 1,
     codec: str = "none",
 ) -> Plan:
-    """n-softsync: of L workers, every L // n gradients that arrive make a step. Each counts by its share of the
-    minibatch, so that the effective rate falls as staleness, about n, rises (DP-16; Gupta, Zhang & Wang, ICDM 2016)."""
+    """n-softsync: of L workers, every L // n gradients that arrive make a step; fewer at the end make none. Each counts
+    by its share of the minibatch: the rate falls as staleness, about n, rises (DP-16; Gupta et al., ICDM 2016)."""
     base = ps_async(
         graph, cluster, servers=servers, own=own, bucket_bytes=bucket_bytes, microbatches=microbatches, codec=codec
     )

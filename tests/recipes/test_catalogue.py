@@ -161,6 +161,7 @@ def test_no_code_of_a_call_is_run(graph: Graph, value: str, monkeypatch: pytest.
             "backup_workers(backup=3)",
             "more than equal-4 can spare of its 3 workers; use a backup below their",
         ),
+        ("backup_workers(backup=2,servers=4)", "length 0; 1 or more is allowed, and 4 devices serve: ask for fewer"),
         ("softsync(n=4)", "of each of the 3 workers on equal-4; use n from 1 to the number of workers"),
         ("softsync(n=0)", "softsync(n=0) makes 0 steps"),
         ("ddp(budget=3)", "a budget of 3 and recompute=none, which heeds none; use recompute=auto"),
