@@ -46,11 +46,11 @@ class StragglerDetector:
             self.taken, self.rounds = {}, {}
 
     def at_end(self, timeline: Timeline) -> Iterator[str]:
-        """Yields a sentence for each straggler of the last rounds of a run."""
+        """Yields a sentence for each straggler of the last rounds of a run, but for what only a shorter one has."""
         paces = {rank: Pace() for rank in range(self.program.size)}
         for span in sorted(timeline.spans, key=lambda span: span.round):
-            act = self.program.role_of[span.rank].on_name[span.name].act
-            if isinstance(act, Compute | Load):
+            known = self.program.role_of[span.rank].on_name.get(span.name)
+            if known is not None and isinstance(act := known.act, Compute | Load):
                 paces[span.rank].note(type(act).__name__, span.round, span.name, span.end - span.start)
         taken = {(rank, name): took for rank, pace in paces.items() for name, took in pace.last_taken().items()}
         each = timeline.step_seconds * self.program.steps

@@ -35,6 +35,12 @@ def test_nobody_is_blamed_for_noise() -> None:
     assert not list(StragglerDetector(PROGRAM, cluster_of(4)).at_end(measured({})))
 
 
+def test_a_shorter_last_round_may_have_other_instructions() -> None:
+    end = (Span(0, "compute", "P0#0.0", "", 2, 0.0, 1.0),)
+    timeline = replace(measured({}), spans=measured({}).spans + end)
+    assert not list(StragglerDetector(PROGRAM, cluster_of(4)).at_end(timeline))
+
+
 def test_a_slow_processor_is_named_with_its_factor() -> None:
     found = list(StragglerDetector(PROGRAM, cluster_of(4)).at_end(measured({(2, "F"): 4.0, (2, "B0"): 4.0})))
     assert len(found) == 1
