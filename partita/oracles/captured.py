@@ -20,7 +20,7 @@ from partita.runtime.feed import default_floats
 from partita.runtime.segment import compile_segment, key
 from partita.runtime.state import constant_of
 from partita.tracing.draws import Draws
-from partita.tracing.prepare import DTYPES
+from partita.tracing.prepare import DTYPES, parted_leaves
 
 Code = Callable[[dict[str, Any], dict[str, torch.Tensor]], None]
 
@@ -46,7 +46,7 @@ class Captured:
         environment |= {f"input.{i}": x for i, x in enumerate(self.own.feed.leaves(positions, "cpu", floating))}
         factor = scale if graph.weight is not None else share * scale
         environment[TANGENT] = torch.tensor(factor, dtype=torch.promote_types(floating, torch.float32))
-        parameters, buffers = dict(self.own.model.named_parameters()), dict(self.own.model.named_buffers())
+        parameters, buffers = parted_leaves(self.own.model, {name for name, _ in graph.mutations})
         leaves = {c.name: constant_of(c, "cpu") for c in graph.constants if c.name != TANGENT}
         with torch.no_grad(), default_floats(floating):
             leaves |= {name: leaf.detach() for name, leaf in (parameters | buffers).items()}
@@ -74,13 +74,11 @@ class Captured:
     def _given(self, backward: Callable[[int, int, int, float], float], count: int) -> list[torch.Tensor | None]:
         """The gradients of a pass over the first samples, which changes no buffers."""
         model = self.own.model
-        kept = {name: buffer.clone() for name, buffer in model.named_buffers()}
+        kept = self.own.kept()
         for p in model.parameters():
             p.grad = None
         try:
             backward(0, 0, count, 1.0)
         finally:
-            with torch.no_grad():
-                for name, buffer in model.named_buffers():
-                    buffer.copy_(kept[name])
+            self.own.load(kept)
         return [p.grad for p in model.parameters()]

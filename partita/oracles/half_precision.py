@@ -29,6 +29,7 @@ from partita.runtime.neutral import left_out, neutral, reached
 from partita.runtime.rules import optimizer_of, schedule_of, step_at_rate
 from partita.task import Task
 from partita.tracing.draws import NOTHING
+from partita.tracing.prepare import untrained
 from partita.tracing.promote import Promoted
 from partita.tracing.shorten import Shortened, WholeCalls, shorten
 
@@ -52,11 +53,12 @@ class HalfPrecision:
         """The sum of all workers' gradients as it is applied, of the scaled loss, and its scale."""
         sums = next(b.sums for b in program.buckets if b.pieces)
         total: list[torch.Tensor] = []
-        weight, buffers = 0.0, next(self.own.model.buffers(), None) is not None
+        weight, buffers = 0.0, bool(untrained(self.own.model))
         for rank, parts in parts_of(program):
             if buffers:
                 self.own.turn(rank)
-            mine, first = list[torch.Tensor](), {n: self.own.model.get_buffer(n).clone() for n in program.deferred}
+            mine, deferred = list[torch.Tensor](), program.deferred
+            first = {name: tensor for name, tensor in self.own.kept().items() if name in deferred} if deferred else {}
             for start, count in parts:
                 self.own.load(first)
                 for p in self.own.model.parameters():
@@ -86,8 +88,8 @@ class HalfPrecision:
         if self.schedule is not None:
             self.schedule.step()
         with torch.no_grad():
-            for p, master in zip(self.own.model.parameters(), self.masters.values(), strict=True):
-                p.copy_(master)
+            for name, p in self.own.trained.items():
+                p.copy_(self.masters[name])
 
 
 def _added(total: list[torch.Tensor], more: list[torch.Tensor]) -> list[torch.Tensor]:
@@ -119,7 +121,7 @@ def half_precision(
     assert program.whole or program.stages
     short = getattr(torch, (program.whole or program.stages[0]).precision)
     wide = torch.float64 if precision == "fp64" else torch.float32
-    masters = shorten(own.model, short)
+    masters = shorten(own.model, short, {name for name, _ in graph.mutations} if graph is not None else ())
     promoted = [partial(Promoted, (torch.float32,))] if precision == "fp64" else []
     own.modes = lambda: [WholeCalls(wide), Shortened(short, wide), *(make() for make in promoted)]
     optimizer = optimizer_of(task, program.update, [m for m in masters.values() if m.requires_grad])

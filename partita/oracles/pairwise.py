@@ -105,7 +105,7 @@ class PairwiseReplay:
         for name, views in self._views(replica(self.one, self.workers[0].one.update)).items():
             for k, view in enumerate(views):
                 view.copy_(torch.stack([now[name][k] for now in held]).mean(0))
-        return dict(self.one.model.named_parameters())
+        return self.one.weights()
 
     def _enters(self, rank: int, bucket: str) -> bool:
         """Replay the next merge of a passive rank, if what it needs is there."""

@@ -34,7 +34,7 @@ from partita.task import Task
 from partita.tracing.copies import copied
 from partita.tracing.draws import NOTHING, KeyedDraws
 from partita.tracing.hidden_inputs import seen_through
-from partita.tracing.prepare import DTYPES, cast, hooked
+from partita.tracing.prepare import DTYPES, cast, hooked, untrained
 from partita.tracing.promote import Promoted
 
 
@@ -87,18 +87,29 @@ class Reference:
         """The parameters that are trained, by name, in the order of the model."""
         return {name: p for name, p in self.model.named_parameters() if p.requires_grad}
 
+    def kept(self) -> dict[str, torch.Tensor]:
+        """Copies of what a step may change besides what is trained."""
+        return {name: tensor.detach().clone() for name, tensor in untrained(self.model).items()}
+
     def turn(self, rank: int) -> None:
         """From here on the model's buffers are those of a worker, as it left them; the first ones where it is new."""
-        self.buffers[self.rank] = {name: buffer.clone() for name, buffer in self.model.named_buffers()}
+        self.buffers[self.rank] = self.kept()
         self.load(self.buffers.get(rank, self.buffers[-1]))
         self.rank = rank
 
+    def weights(self) -> dict[str, torch.Tensor]:
+        """Parameters by name, with what is not trained as the first worker left it."""
+        if self.rank >= 0:
+            self.turn(min({self.rank, *self.buffers} - {-1}))
+        return dict(self.model.named_parameters())
+
     def load(self, buffers: Mapping[str, torch.Tensor]) -> None:
-        """Write values into the model's buffers."""
+        """Write values into the model's buffers, and its frozen parameters."""
         with torch.no_grad():
             for name, kept in buffers.items():
                 path, _, leaf = name.rpartition(".")
-                held = self.model.get_submodule(path)._buffers
+                module = self.model.get_submodule(path)
+                held = module._buffers if leaf in module._buffers else module._parameters
                 if 0 in held[leaf].stride():  # forward left one that is expanded, into which nothing can be written
                     held[leaf] = kept.clone(memory_format=torch.contiguous_format)
                 else:
@@ -136,7 +147,7 @@ class Reference:
         for i, (start, count) in enumerate(shares):
             if ranks:
                 self.turn(ranks[i])
-            now = {name: self.model.get_buffer(name).clone() for name in self.once}
+            now = {name: tensor for name, tensor in self.kept().items() if name in self.once} if self.once else {}
             self.load(first.setdefault(self.rank, now))
             weights.append(self.backward(step, start, count, count / of))
         return [neutral(p) if p.grad is None else reached(p.grad.clone()) for p in parameters], sum(weights)
@@ -243,7 +254,7 @@ def reference(
         else:
             replicas = {0: _alike(replicas)}
             _recurrence(replicas[0], leg, whole, codecs)
-    return {w: dict(one.own.model.named_parameters()) for w, one in replicas.items()}
+    return {w: one.own.weights() for w, one in replicas.items()}
 
 
 def _alike(replicas: Mapping[int, Replica]) -> Replica:
@@ -251,9 +262,7 @@ def _alike(replicas: Mapping[int, Replica]) -> Replica:
     buffers of each stay its own."""
     first = replicas[0]
     if len(replicas) > 1:
-        own = {
-            w: {name: buffer.clone() for name, buffer in one.own.model.named_buffers()} for w, one in replicas.items()
-        }
+        own = {w: one.own.kept() for w, one in replicas.items()}
         first.own.rank = 0
         first.own.buffers.update(own | {-1: own[0]})
     return first

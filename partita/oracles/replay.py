@@ -125,7 +125,7 @@ class Replay:
         if any(served.left for served in self.on_servers.values()):
             raise ProgramError("the ledger has merges that read versions which were never made")
         self._show({name: len(served.versions) - 1 for name, served in self.on_servers.items()})
-        return dict(self.one.model.named_parameters())
+        return self.one.weights()
 
     def _show(self, versions: dict[str, int]) -> None:
         """Load the given version of each bucket into the model."""

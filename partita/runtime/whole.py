@@ -30,8 +30,10 @@ from partita.tracing.prepare import (
     check_gradient,
     check_unchanged,
     hooked,
+    parted_leaves,
     split_loss,
     standing,
+    untrained,
 )
 from partita.tracing.promote import Promoted
 
@@ -97,20 +99,23 @@ def forward(
     whole: Whole = env[WHOLE]
     model, drawn, batch = whole.module, env[DRAWS], env.pop(BATCH)
     draws = None if drawn is None else KeyedDraws(drawn.seed, drawn.step, drawn.samples)
-    named = dict(zip(model.named_parameters(), parameters, strict=True))
-    weights = {n: hooked(given.data.requires_grad_(p.requires_grad), p) for (n, p), given in named.items()}
-    held = dict(zip((name for name, _ in model.named_buffers()), (buffer.data for buffer in buffers), strict=True))
+    own, others = parted_leaves(model, whole.changed)
+    named = zip(own.items(), parameters, strict=True)
+    weights = {n: hooked(given.data.requires_grad_(p.requires_grad), p) for (n, p), given in named}
+    held = dict(zip(others, (buffer.data for buffer in buffers), strict=True))
     held |= {name: held[name].clone() for name in whole.changed}
     before = {name: standing(given) for name, given in weights.items()}
     kept = SavedForBackward(torch.empty(()), weights, draws, whole.doubled)
     with ALONE, kept.modes(), stateless._reparametrize_module(model, weights | held, tie_weights=True):
         kept.loss, weight = split_loss(whole.task, whole.task.loss(model, batch))
-        after = dict(model.named_buffers())
-    check_unchanged(model, (name for name, given in weights.items() if standing(given) != before[name]))
-    for name, given in held.items():
-        if name not in whole.changed and (given._version or after[name] is not given):
+        after = untrained(model)
+    moved = [name for name, given in weights.items() if standing(given) != before[name]]
+    check_unchanged(name for name in moved if own[name].requires_grad)
+    moved += [name for name, given in held.items() if given._version or after[name] is not given]
+    for name in moved:
+        if name not in whole.changed:
             raise TaskError(
-                f"buffer {name!r} changes now, and did not when the step was captured; let it change in every step"
+                f"{name!r} changes now, and did not when the step was captured; let it change in every step"
             )
     made = [after[name].detach() for name in whole.changed]
     return (kept.loss.detach(), *([] if weight is None else [weight.detach()]), *made, kept)

@@ -7,6 +7,7 @@ the step, recorded
     record             its calls, with who made them
     calls              AtenCall
     shorten            half precision, call by call
+    assigned           what is assigned to a tensor's data
     promote            fp64 throughout
     opaque             the other way: a model as one operator
 the record, as a Graph

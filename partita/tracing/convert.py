@@ -70,6 +70,7 @@ def to_graph(task: Task, trace: Trace, batch: int, optimizer: Optimizer) -> Grap
     parameters = tuple(
         Parameter(name, names.spec(leaves.parameters[name]), p.requires_grad, aliases[id(p)])
         for name, p in trace.model.named_parameters()
+        if name in leaves.parameters
     )
     saved = trace.model.state_dict(keep_vars=True).keys()
     tangent = Constant(TANGENT, names.spec(trace.tangent), raw_bytes(torch.ones((), dtype=trace.tangent.dtype)))

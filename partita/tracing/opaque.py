@@ -33,11 +33,14 @@ from partita.tracing.prepare import (
     DTYPES,
     build_batch,
     build_model,
+    check_frozen,
     check_gradient,
     check_unchanged,
     flatten,
+    parted_leaves,
     split_loss,
     standing,
+    untrained,
 )
 from partita.tracing.trace import elements_of
 from partita.units import show_bytes
@@ -76,15 +79,17 @@ def opaque_graph(task: Task, batch: int, precision: str, optimizer: Optimizer, r
         raise CaptureError(
             f"the model of {task.name!r} cannot be built ({first_line(error)}); make task.model() work on its own first"
         ) from error
-    before = {name: b.clone() for name, b in model.named_buffers()}
+    before = {name: t.detach().clone() for name, t in untrained(model).items()}
+    places = {name: standing(t) for name, t in untrained(model).items()}
     tried = _step(task, model, precision)
-    changed = [name for name, b in model.named_buffers() if not torch.equal(b, before[name])]
+    after = untrained(model)
+    changed = [name for name, t in after.items() if standing(t) != places[name] or not torch.equal(t, before[name])]
     inputs = tuple((f"input.{i}", t) for i, t in enumerate(_inputs(task, precision)))
-    named = dict(model.named_parameters())
+    named, buffers = parted_leaves(model, changed)
     gradients = [name for name, p in named.items() if p.requires_grad]
     scalar = Tensor((), str(DTYPES[precision])[6:])
     leaves: tuple[Any, ...] = tuple(
-        tuple(Ref(name) for name in names) for names in (named, before, (name for name, _ in inputs))
+        tuple(Ref(name) for name in names) for names in (named, buffers, (name for name, _ in inputs))
     )  # fmt: skip
     first = 2 if tried.weighted else 1
     each = sum(tried.kept.values()) // SIZES[0]
@@ -105,7 +110,7 @@ def opaque_graph(task: Task, batch: int, precision: str, optimizer: Optimizer, r
         parameters=tuple(
             Parameter(name, _spec(p), p.requires_grad, aliases[id(p)]) for name, p in named.items()
         ),
-        buffers=tuple(Buffer(name, _spec(b), name in saved) for name, b in before.items()),
+        buffers=tuple(Buffer(name, _spec(b), name in saved) for name, b in buffers.items()),
         constants=(Constant(TANGENT, scalar, one),), inputs=inputs,
         loss=Ref(FORWARD, 0), weight=Ref(FORWARD, 1) if tried.weighted else None,
         gradients=tuple((name, Ref(BACKWARD, i)) for i, name in enumerate(gradients)),
@@ -159,7 +164,7 @@ def _step(task: Task, model: nn.Module, precision: str) -> RealStep:
     """Take one real step."""
     tensors, rest = flatten(build_batch(task, [i % len(task.data) for i in range(SIZES[0])], precision))
     held, found = {p.untyped_storage().data_ptr() for p in model.parameters()}, RealStep()
-    before = {name: standing(p) for name, p in model.named_parameters()}
+    before = {name: standing(p) for name, p in model.named_parameters() if p.requires_grad}
 
     def keep(tensor: torch.Tensor) -> torch.Tensor:
         for storage in _storages(tensor):
@@ -181,7 +186,8 @@ def _step(task: Task, model: nn.Module, precision: str) -> RealStep:
             ) from error
         found.forward = counts.flops, counts.calls
         loss, weight = split_loss(task, value)
-        check_unchanged(model, (name for name, p in model.named_parameters() if standing(p) != before[name]))
+        check_frozen(model, before)
+        check_unchanged(n for n, p in model.named_parameters() if n in before and standing(p) != before[n])
         torch.autograd.backward(loss)
     flops, calls = found.forward
     found.backward, found.weighted = (counts.flops - flops, counts.calls - calls), weight is not None

@@ -4,7 +4,7 @@ tensors."""
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import is_dataclass
 from itertools import chain
 from typing import Any, Final
@@ -163,21 +163,46 @@ def check_gradient(name: str, gradient: torch.Tensor | None) -> None:
         raise TaskError(f"parameter {name!r} gets a sparse gradient; use a layer without `sparse=True`")
 
 
-def check_unchanged(model: nn.Module, overwritten: Iterable[str]) -> None:
-    """Raises TaskError for parameters that the forward pass changes."""
+def untrained(model: nn.Module) -> dict[str, torch.Tensor]:
+    """What a step may change besides what is trained, by name: buffers and frozen parameters."""
+    return dict(model.named_buffers()) | {name: p for name, p in model.named_parameters() if not p.requires_grad}
+
+
+def parted_leaves(
+    model: nn.Module, changed: Container[str]
+) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:  # fmt: skip
+    """A model's parameters and buffers as `parted`."""
+    return parted(dict(model.named_parameters()), dict(model.named_buffers()), changed)
+
+
+def parted(
+    parameters: Mapping[str, torch.Tensor], buffers: Mapping[str, torch.Tensor], changed: Container[str]
+) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
+    """Parameters and buffers as a Graph has them: frozen parameters that a step has `changed` (a teacher's, an
+    average's) are buffers there, behind the others."""
+    moved = {name: p for name, p in parameters.items() if name in changed}
+    return {name: p for name, p in parameters.items() if name not in moved}, {**buffers, **moved}
+
+
+def check_unchanged(overwritten: Iterable[str]) -> None:
+    """Raises TaskError for trained parameters that the forward pass changes."""
     for name in sorted(overwritten):
-        if not model.get_parameter(name).requires_grad:
-            raise TaskError(
-                f"the forward pass changes parameter {name!r} in place, which is frozen (a teacher's, an average's); "
-                "make buffers of such parameters once the model is built: value = module._parameters.pop(name).detach()"
-                ", then module.register_buffer(name, value); what moves them goes over buffers() from then on, for "
-                "parameters() has them no more"
-            )
         raise TaskError(
             f"the forward pass changes parameter {name!r} in place; bound what it reads instead, in forward() "
             f"({name.rpartition('.')[2]}.clamp(low, high), F.normalize, an embedding's rows by F.embedding of "
-            "torch.renorm(weight, 2, 0, bound)), and keep state, such as an average of other weights, in a buffer"
+            "torch.renorm(weight, 2, 0, bound)), and keep state, such as an average of other weights, in a buffer or a "
+            "frozen parameter"
         )
+
+
+def check_frozen(model: nn.Module, trained: Container[str]) -> None:
+    """Raises TaskError for frozen parameters to which the forward pass has given a history of gradients."""
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad and name not in trained:
+            raise TaskError(
+                f"the forward pass changes parameter {name!r}, which is frozen, while gradients are recorded, so that "
+                "it is frozen no more; change it under torch.no_grad()"
+            )
 
 
 def standing(tensor: torch.Tensor) -> tuple[int, int]:

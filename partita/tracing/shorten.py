@@ -5,7 +5,7 @@ A step that was rewritten by `shortened` computes what a model with short weight
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from typing import Any
 
 import torch
@@ -15,6 +15,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from partita.graph.precision import ATTENTION, dtype_rule
 from partita.tracing.fused import Fused
+from partita.tracing.prepare import parted_leaves
 
 CONVOLUTIONS = (
     torch.conv1d, torch.conv2d, torch.conv3d, torch.conv_transpose1d, torch.conv_transpose2d, torch.conv_transpose3d,
@@ -91,10 +92,11 @@ class WholeCalls(Fused):
         return value.to(self.wide) if isinstance(value, torch.Tensor) and value.is_floating_point() else value
 
 
-def shorten(model: nn.Module, short: torch.dtype) -> dict[str, torch.Tensor]:
-    """The model's weights made short in place; returns their masters by name. Buffers stay as they are."""
+def shorten(model: nn.Module, short: torch.dtype, changed: Container[str] = ()) -> dict[str, torch.Tensor]:
+    """The model's weights made short in place; returns their masters by name. Buffers stay as they are, and frozen
+    parameters that a step has `changed`."""
     masters = {}
-    for name, parameter in model.named_parameters():
+    for name, parameter in parted_leaves(model, changed)[0].items():
         masters[name] = parameter.detach().clone().requires_grad_(parameter.requires_grad)
         parameter.data = parameter.data.to(short)
     return masters

@@ -28,7 +28,7 @@ from partita.task import Task
 from partita.tracing.copies import fakes_cloned
 from partita.tracing.hidden_inputs import exporting, seen_through
 from partita.tracing.kept import kept, own_values, put_back
-from partita.tracing.prepare import Rest, build_batch, checked_model, flatten
+from partita.tracing.prepare import Rest, build_batch, checked_model, flatten, untrained
 
 THROWS: Final = 8
 T = TypeVar("T")
@@ -95,16 +95,16 @@ class Started:
         random.seed(seed)
         numpy.random.seed(seed)
         torch.default_generator.manual_seed(0)
-        before = [(buffer, buffer._version, buffer.clone()) for buffer in self.model.buffers()]
+        before = [(one, one._version, one.detach().clone()) for one in untrained(self.model).values()]
         watching = Watching(self.made)
         with watching:
             self.task.loss(self.model, self.batches[batch])
         with torch.no_grad():
-            for buffer, version, value in before:
-                if buffer._version != version:
-                    buffer.copy_(value)
+            for one, version, value in before:
+                if one._version != version:
+                    one.copy_(value)
         self.made = watching.made
-        for number in _storages(self.model.buffers()):
+        for number in _storages(untrained(self.model).values()):
             self.made.pop(number, None)
         return watching.step
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 
 from partita.errors import CaptureError, PartitaError, first_line
 from partita.task import Task
+from partita.tracing.assigned import Assigned
 from partita.tracing.calls import AtenCall
 from partita.tracing.conditions import Conditions
 from partita.tracing.copies import fakes_cloned
@@ -27,13 +28,16 @@ from partita.tracing.numbers import Numbers
 from partita.tracing.prepare import (
     Rest,
     build_batch,
+    check_frozen,
     check_gradient,
     check_unchanged,
     checked_model,
     flatten,
     hooked,
     in_precision,
+    parted,
     split_loss,
+    untrained,
 )
 from partita.tracing.promote import Promoted
 from partita.tracing.record import ModuleStack, Recorder
@@ -49,6 +53,10 @@ class Leaves:
     parameters: dict[str, torch.Tensor]
     buffers: dict[str, torch.Tensor]
     inputs: list[torch.Tensor]
+
+    def parted(self, changed: Container[str]) -> Leaves:
+        """The leaves with the frozen parameters that a step has `changed` among the buffers, behind the others."""
+        return Leaves(*parted(self.parameters, self.buffers, changed), self.inputs)
 
 
 @dataclass(frozen=True)
@@ -94,14 +102,15 @@ def _traced(
     tensors, rest = _alike(task, batch, precision)
     leaves = _leaves(model, tensors, fake, precision)
     for name in unknown:
-        leaves.buffers[name].constant = None  # type: ignore[attr-defined]
+        (leaves.parameters | leaves.buffers)[name].constant = None  # type: ignore[attr-defined]
     fixed = {name: b for name, b in model.named_buffers() if real and name not in unknown}
     fake.data = {id(leaves.buffers[name]): in_precision(b.detach(), precision) for name, b in fixed.items()}
-    fresh = (*leaves.inputs, *leaves.parameters.values(), *(leaves.buffers[name] for name in unknown))
+    fresh = (*leaves.inputs, *leaves.parameters.values(), *(t for name, t in leaves.buffers.items() if name in unknown))
     fake.changing = {id(t) for t in fresh}
     with put_back(task), _functional(fake, precision):
         made = fake.conditions.traced(lambda: _step(task, model, leaves, rest, fake))
-    known = {n for n in made.mutations if n in fixed or getattr(leaves.buffers[n], "constant", None) is not None}
+    buffers = made.leaves.buffers
+    known = {n for n in made.mutations if n in fixed or getattr(buffers[n], "constant", None) is not None}
     if fake.looked and known:  # a value that was looked at may be that of a buffer's first step
         return _traced(task, batch, precision, Recorder(fake.conditions), real=real, unknown=frozenset(known))
     if made.drawn:
@@ -124,13 +133,9 @@ def _functional(fake: Recorder, precision: str) -> Iterator[None]:
 
 def _step(task: Task, model: nn.Module, leaves: Leaves, rest: Rest, fake: Recorder) -> Trace:
     """Forward, loss and gradients on functional tensors that stand for the leaves."""
-    named = dict(model.named_parameters())
-    trainable = [name for name, p in named.items() if p.requires_grad]
-    held: dict[str, torch.Tensor] = {
-        name: FunctionalTensor.to_functional(t) for name, t in (leaves.parameters | leaves.buffers).items()
-    }
-    for name in trainable:
-        hooked(held[name].requires_grad_(), named[name])
+    trainable = [name for name, p in model.named_parameters() if p.requires_grad]
+    before = leaves.parameters | leaves.buffers
+    held = _held(model, before, trainable)
     given = rest.batch([FunctionalTensor.to_functional(t) for t in leaves.inputs])
     with (
         ModuleStack(model) as fake.places,
@@ -138,26 +143,48 @@ def _step(task: Task, model: nn.Module, leaves: Leaves, rest: Rest, fake: Record
         Numbers(),
         Fused(),
         Unchecked(),
+        Assigned(),
     ):
-        state, before = python_random_state(), own_values(task, model)
+        state, values = python_random_state(), own_values(task, model)
         loss, weight = split_loss(task, task.loss(model, given))
         drawn = python_random_state() != state
-        changed = {n: b for n, b in model.named_buffers() if n in leaves.buffers and isinstance(b, FunctionalTensor)}
+        check_frozen(model, trainable)
+        after = untrained(model)
         with _disable_current_modes():
             tangent = fake.from_tensor(torch.ones((), dtype=loss.dtype))
         fake.backward = True
-        seed = FunctionalTensor.to_functional(tangent)
-        found = torch.autograd.grad(loss, [held[name] for name in trainable], seed, allow_unused=True)
-    gradients = {name: g for name, g in zip(trainable, found, strict=True) if g is not None}
+        gradients = _gradients(loss, {name: held[name] for name in trainable}, tangent)
+    check_unchanged(name for name in trainable if _plain(held[name]) is not leaves.parameters[name])
+    changed = _changed(after, before)
+    return Trace(
+        model, fake.calls, leaves.parted(changed), tangent, _plain(loss), None if weight is None else _plain(weight),
+        {name: _plain(g) for name, g in gradients.items()}, changed, changes(task, model, values), drawn,
+    )  # fmt: skip
+
+
+def _held(model: nn.Module, tensors: dict[str, torch.Tensor], trainable: list[str]) -> dict[str, torch.Tensor]:
+    """Functional tensors that stand for a model's parameters and buffers, with the hooks of those that are trained."""
+    held: dict[str, torch.Tensor] = {name: FunctionalTensor.to_functional(t) for name, t in tensors.items()}
+    named = dict(model.named_parameters())
+    for name in trainable:
+        hooked(held[name].requires_grad_(), named[name])
+    return held
+
+
+def _gradients(loss: torch.Tensor, trained: dict[str, torch.Tensor], tangent: torch.Tensor) -> dict[str, torch.Tensor]:
+    """The gradients of what is trained, of which the loss reads some only."""
+    seed = FunctionalTensor.to_functional(tangent)
+    found = torch.autograd.grad(loss, list(trained.values()), seed, allow_unused=True)
+    gradients = {name: g for name, g in zip(trained, found, strict=True) if g is not None}
     for name, gradient in gradients.items():
         check_gradient(name, gradient)
-    check_unchanged(model, (name for name, p in leaves.parameters.items() if _plain(held[name]) is not p))
-    return Trace(
-        model, fake.calls, leaves, tangent, _plain(loss), None if weight is None else _plain(weight),
-        {name: _plain(g) for name, g in gradients.items()},
-        {name: new for name, b in changed.items() if (new := _plain(b)) is not leaves.buffers[name]},
-        changes(task, model, before), drawn,
-    )  # fmt: skip
+    return gradients
+
+
+def _changed(after: dict[str, torch.Tensor], before: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """What the forward pass has changed of buffers and frozen parameters: the fake tensors that they are now."""
+    plain = {name: _plain(t) for name, t in after.items() if name in before and isinstance(t, FunctionalTensor)}
+    return {name: new for name, new in plain.items() if new is not before[name]}
 
 
 def _alike(task: Task, batch: int, precision: str) -> tuple[list[torch.Tensor], Rest]:

@@ -136,6 +136,60 @@ def test_a_schedule_goes_on_where_it_was(tmp_path: Path) -> None:
         assert torch.equal(again[0].leaves[name], weight), name
 
 
+class Momentum(nn.Module):
+    """A student, a frozen teacher whose weights follow it, and a frozen centre that follows the samples."""
+
+    def __init__(self, opaque: bool = False) -> None:
+        super().__init__()
+        self.student, self.teacher, self.opaque = layers(), layers().requires_grad_(False), opaque
+        self.teacher.load_state_dict(self.student.state_dict())
+        self.centre = nn.Parameter(torch.zeros(3), requires_grad=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.no_grad():
+            for own, mine in zip(self.student.parameters(), self.teacher.parameters(), strict=True):
+                mine.mul_(0.9).add_(own, alpha=0.1)
+            taught = self.teacher(x)
+        if self.opaque and float(x.norm()) > 0:
+            taught = taught.clone()
+        out = self.student(x) - taught + self.centre
+        with torch.no_grad():
+            self.centre.mul_(0.9).add_(taught.mean(0), alpha=0.1)
+        return out
+
+
+@pytest.mark.parametrize("opaque", [False, True])
+@pytest.mark.parametrize("plan", ["ddp(microbatches=2)", "zero3", "ps_async", "local_sgd(period=2)", PARTS])
+def test_frozen_weights_that_a_step_moves_move_as_in_one_process(plan: str, opaque: bool) -> None:
+    if opaque and plan == PARTS:
+        plan = "pipe_sgd"
+    machines = cluster_of(2)
+    found = checked(of(partial(Momentum, opaque)), lambda graph: call(plan, graph, machines), machines)
+    assert found["max_difference"] <= TOLERANCE, found["because"]
+
+
+def test_frozen_weights_that_a_step_moves_are_kept_in_half_precision() -> None:
+    machines = cluster_of(2)
+    found = checked(of(Momentum), lambda graph: call("ddp(precision=bf16)", graph, machines), machines)
+    assert found["equal"], found
+
+
+def test_frozen_weights_that_a_step_moves_go_on_where_they_were(tmp_path: Path) -> None:
+    task, machines = of(Momentum), cluster_of(2)
+    graph = capture(task)
+    work = Workload(task, graph, seed=1, keyed=True)
+    ddp, zero3 = (call(text, graph, machines) for text in ("ddp", "zero3"))
+    whole, _ = train_in_process(work, ddp, machines, 6)
+    train_in_process(work, ddp, machines, 3, keep=SavePolicy(str(tmp_path), 3))
+    saved = open_checkpoint(place_of(tmp_path, 3))
+    again, _ = train_in_process(work, ddp, machines, 6, saved=saved)
+    other, _ = train_in_process(work, zero3, machines, 6, saved=saved)
+    for name, weight in whole[0].leaves.items():
+        assert torch.equal(again[0].leaves[name], weight), name
+        if name.startswith(("teacher", "centre")):
+            assert torch.allclose(other[0].leaves[name], weight, atol=1e-6), name
+
+
 def test_weights_that_share_memory_are_refused() -> None:
     def tied() -> nn.Module:
         model = nn.Sequential(nn.Linear(6, 8, bias=False), nn.Linear(8, 6, bias=False))

@@ -216,28 +216,37 @@ class Taught(nn.Module):
                 self.teacher.register_buffer(name, value.detach())
 
     def forward(self, x: Any) -> Any:
-        with torch.no_grad():
+        with torch.set_grad_enabled(self.kept == "recorded"):
             for name, own in self.student.named_parameters():
                 mine = getattr(self.teacher, name)
                 if self.kept == "data":
                     mine.data = 0.9 * mine.data + 0.1 * own.data
+                elif self.kept == "shape":
+                    mine.data = own.data[:1]
                 else:
                     mine.mul_(0.9).add_(own, alpha=0.1)
         return self.student(x) - self.teacher(x)
 
 
-@pytest.mark.parametrize("kept", ["parameters", "data"])
-def test_a_parameter_that_moves_in_the_forward_pass_is_refused(kept: str) -> None:
-    with pytest.raises(TaskError, match=r"'teacher.bias' in place, which is frozen .* buffers\(\) from then on"):
-        capture(task("taught", partial(Taught, kept)))
-
-
-def test_a_teacher_that_moves_in_the_forward_pass_is_kept_in_buffers() -> None:
-    given = task("taught", partial(Taught, "buffers"))
+@pytest.mark.parametrize("kept", ["parameters", "data", "buffers"])
+def test_a_teacher_that_moves_in_the_forward_pass_is_kept_in_buffers(kept: str) -> None:
+    given = task("taught", partial(Taught, kept))
     graph = capture(given, precision="fp64")
     assert graph.rung == "dispatch"
+    assert [p.name for p in graph.parameters] == ["student.weight", "student.bias"]
     assert {name for name, _ in graph.mutations} == {"teacher.weight", "teacher.bias"}
     assert difference(given, graph, 3) < 1e-12
+
+
+def test_a_teacher_that_would_be_trained_is_refused() -> None:
+    with pytest.raises(TaskError, match=r"'teacher\.weight', which is frozen, .* change it under torch\.no_grad"):
+        capture(task("taught", partial(Taught, "recorded")))
+
+
+def test_data_of_another_shape_is_no_traced_step() -> None:
+    graph = capture(task("taught", partial(Taught, "shape")))
+    assert graph.rung == "opaque"
+    assert "assign values of the same shape and dtype" in graph.blind
 
 
 class Branches(nn.Module):
