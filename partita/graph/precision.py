@@ -49,7 +49,7 @@ WIDE: Final = frozenset((
     "huber_loss", "huber_loss_backward", "binary_cross_entropy", "binary_cross_entropy_backward",
     "binary_cross_entropy_with_logits", "soft_margin_loss", "exp", "expm1", "log", "log10", "log1p", "log2", "pow",
     "reciprocal", "rsqrt", "sinh", "cosh", "tan", "acos", "asin", "erfinv", "softplus", "logsumexp", "norm",
-    "view_as_complex", "view_as_real", "complex", "polar",
+    "view_as_complex", "view_as_real", "complex", "polar", "ctc_loss", "ctc_loss_backward",
 ))  # fmt: skip
 WIDE_KINDS: Final = (  # which processors, or none, have no kernel for in a short dtype, and their backward
     "linalg_", "_linalg_", "_fft_", "_cdist_", "_pdist_", "avg_pool3d", "_upsample_bilinear2d_aa",

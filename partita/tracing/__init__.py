@@ -18,6 +18,7 @@ operators that are kept whole
     fused              recurrences and attention with dropout
     recurrent          lstm and gru layers
     dropped_attention  attention that drops weights
+    ctc                connectionist temporal classification
     draws              random numbers by sample
 operators told by what they compute
     activations        gelu and its like, from their parts

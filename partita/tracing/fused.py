@@ -1,4 +1,4 @@
-"""Operators that are kept whole: torch.lstm, torch.gru, and attention with dropout.
+"""Operators that are kept whole: torch.lstm, torch.gru, attention with dropout, and CTC's loss.
 
 Traced into time steps a recurrent layer would be three times slower than a fused kernel; `recurrent` computes each.
 Attention that drops weights would be traced into products of all scores, which a card has one kernel for.
@@ -17,6 +17,7 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 import partita.tracing.recurrent  # noqa: F401  registers the layers
+from partita.tracing.ctc import ctc_loss
 from partita.tracing.dropped_attention import NAME
 
 ATTENTION: Final = functional.scaled_dot_product_attention
@@ -24,7 +25,8 @@ RANK: Final = 4  # (B, H, L, D)
 
 
 class Fused(TorchFunctionMode):
-    """Inside, torch.lstm, torch.gru, dropout and attention that drops weights are one operator each when traced."""
+    """Inside, torch.lstm, torch.gru, dropout, attention that drops weights and CTC's loss are one operator each when
+    traced."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -34,6 +36,8 @@ class Fused(TorchFunctionMode):
             return recurrent(torch.ops.partita.gru_layer, args[0], (args[1],), *args[2:])
         if func is functional.dropout:
             return _dropout(func, *args, **kwargs)
+        if func is functional.ctc_loss or func is torch.ctc_loss:
+            return ctc_loss(func, *args, **kwargs)
         if func is ATTENTION:
             return _attention(*args, **kwargs)
         if func is functional.multi_head_attention_forward:  # whose own calls no mode sees
