@@ -12,6 +12,7 @@ import torch
 from torch import nn
 from torch._C._autograd import _get_sequence_nr
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
+from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils.hooks import RemovableHandle
 
 from partita.errors import CaptureError
@@ -20,6 +21,8 @@ from partita.tracing.conditions import ASSERT, Answer, Conditions
 from partita.tracing.known import value_of
 
 ATTENTION: Final = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
+EQUAL: Final = torch.ops.aten.equal.default
+SCALAR: Final = torch.ops.aten._local_scalar_dense.default
 OUTSIDE = (str(Path(torch.__file__).parent), str(Path(__file__).parent), "<")
 
 
@@ -73,18 +76,17 @@ class Recorder(FakeTensorMode):  # type: ignore[no-untyped-call]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        self.looked = self.looked or func is torch.ops.aten._local_scalar_dense.default
+        self.looked = self.looked or func in (SCALAR, EQUAL)
         if self.within or self.places is None:
             return super().__torch_dispatch__(func, types, args, kwargs)
         self.within, answer = True, None
         try:
             result = _as_run(func, args, super().__torch_dispatch__(func, types, args, kwargs))
         except DataDependentOutputException:
-            asks = func is torch.ops.aten._local_scalar_dense.default
-            known = value_of(args[0], self.calls, self.data, self.changing) if asks else None
-            answer = self.conditions.answer(args[0]) if asks and known is None else None
+            known = self._known(func, args)
+            answer = self.conditions.answer(args[0]) if func is SCALAR and known is None else None
             if known is not None:
-                result = known.item()
+                result = known
             elif answer is not None:
                 result = answer.holds
             else:
@@ -96,6 +98,17 @@ class Recorder(FakeTensorMode):  # type: ignore[no-untyped-call]
         if _has_tensor(result) or func is ASSERT:
             self._keep(self.places, func, args, kwargs, result)
         return result
+
+    def _known(self, func: Any, args: Any) -> Any:
+        """What is asked of tensors whose values are known: a number, or whether two are equal; None elsewhere."""
+        if func not in (SCALAR, EQUAL):
+            return None
+        found = (value_of(tensor, self.calls, self.data, self.changing) for tensor in args)
+        values = [value for value in found if value is not None]
+        if len(values) < len(args):
+            return None
+        with _disable_current_modes():
+            return values[0].item() if func is SCALAR else torch.equal(*values)
 
     def _assert(self, condition: torch.Tensor, answer: Answer) -> None:
         """Have the step fail where a condition is not as it is taken."""
