@@ -114,8 +114,9 @@ def forward(
     moved += [name for name, given in held.items() if given._version or after[name] is not given]
     for name in moved:
         if name not in whole.changed:
+            kind = "parameter" if name in own else "buffer"
             raise TaskError(
-                f"{name!r} changes now, and did not when the step was captured; let it change in every step"
+                f"{kind} {name!r} changes now, and did not when the step was captured; let it change in every step"
             )
     made = [after[name].detach() for name in whole.changed]
     return (kept.loss.detach(), *([] if weight is None else [weight.detach()]), *made, kept)
