@@ -81,8 +81,6 @@ class Costs:
     load: Touch
     sizes: tuple[int, ...] = ()
     instruction: Seconds = 20e-6
-    waking: Seconds = 0.0
-    choosing: Seconds = 0.0
     wiring: Wiring = Wiring()
     source: str = "measured"
     because: str = ""
@@ -97,6 +95,8 @@ class Costs:
     update_unpacked: Touch | None = None
     check: Touch = NOTHING
     warm: Touch | None = None
+    waking: Seconds = 0.0
+    choosing: Seconds = 0.0
     again: Calls | None = None
     alone: Calls | None = None
     sheets: tuple[Costs, ...] = ()
