@@ -218,8 +218,9 @@ class Graph:
 
     @property
     def frozen_bytes(self) -> Bytes:
-        """Bytes of parameters that are not trained."""
-        return sum(p.tensor.size() for p in self.parameters if not p.trainable)
+        """Bytes of parameters that are not trained and of buffers, such as weights that a step moves itself."""
+        others: tuple[Parameter | Buffer, ...] = (*(p for p in self.parameters if not p.trainable), *self.buffers)
+        return sum(leaf.tensor.size() for leaf in others)
 
     @property
     def trained_elements(self) -> int:

@@ -33,8 +33,9 @@ class Blocks:
 
     `firsts` names each block's first operator; `seconds` are those of forward and backward on a device of speed 1,
     `state` the bytes of trained parameters, `saved` the bytes that backward needs, all for one microbatch;
-    `crossing[i]` are the bytes of the values that cross the cut before block i, `frozen` those of other parameters,
-    `put_off` those of what gradients of parameters are made of, where they are all that is still to be computed.
+    `crossing[i]` are the bytes of the values that cross the cut before block i, `frozen` those of other parameters and
+    of buffers, `put_off` those of what gradients of parameters are made of, where they are all that is still to be
+    computed.
     """
 
     firsts: tuple[str, ...]
@@ -64,6 +65,8 @@ def _blocks(graph: Graph, cluster: Cluster, costs: Costs | None, count: int) -> 
     for parameter in graph.parameters:
         first = min(homes.readers.get(parameter.name, [0]))
         (state if parameter.trainable else frozen)[block[first]] += parameter.tensor.size()
+    for buffer in graph.buffers:
+        frozen[block[min(homes.readers.get(buffer.name, [0]))]] += buffer.tensor.size()
     lives = liveness(graph)
     ends = list(lives.last)
     for number, root in enumerate(lives.roots):  # a view keeps its root

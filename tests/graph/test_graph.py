@@ -23,8 +23,9 @@ COUNT = Tensor((), "int64")
 def test_a_graph_counts_what_is_trained_and_what_is_not() -> None:
     frozen = Parameter("frozen", Tensor((5,), "float64"), trainable=False)
     short = Parameter("short", Tensor((3,), "bfloat16"))
-    graph = replace(two_layers(), parameters=(*two_layers().parameters, frozen, short))
-    assert (graph.trained_bytes, graph.frozen_bytes) == (4 * 36 + 2 * 3, 40)
+    teacher = Buffer("teacher", Tensor((7,), "float32"))  # frozen, and moved by the step itself
+    graph = replace(two_layers(), parameters=(*two_layers().parameters, frozen, short), buffers=(teacher,))
+    assert (graph.trained_bytes, graph.frozen_bytes) == (4 * 36 + 2 * 3, 40 + 28)
     assert (graph.trained_elements, graph.parameter_elements) == (39, 44)
     assert graph.item == 150 / 39
     adam = replace(graph, optimizer=Optimizer("Adam", (("exp_avg", 1.0, "float32"), ("row", 0.5, "float32"))))
