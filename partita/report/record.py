@@ -70,7 +70,8 @@ def read_record(run: Path, page: Path | None = None) -> Comparison:
         raise OptionError(
             f"{path} cannot be read ({why}); give a folder that `partita train --out` or `partita compare --out` wrote"
         ) from None
-    record = _record(text)
+    if (record := _record(text)) is None:
+        raise OptionError(f"{path} is not a run's record (it is no JSON object); give a folder that --out has written")
     check_schema(record.get("schema", SCHEMA), SCHEMA, str(path), "write it anew", OptionError)
     digest = record.pop("sha256", None)  # a file by another hand has none
     if digest not in (None, digest_of(record)):
@@ -83,12 +84,12 @@ def read_record(run: Path, page: Path | None = None) -> Comparison:
     return Comparison(tuple(map(_frozen, saved.rows)), saved.task, cluster, saved.notes, saved.environment)
 
 
-def _record(text: str) -> dict[str, Any]:
-    """The fields of a record; none where the text is no JSON object, for what is missing to be said."""
+def _record(text: str) -> dict[str, Any] | None:
+    """The fields of a record, None where the text is no JSON object."""
     with suppress(ValueError, RecursionError):
         found = json.loads(text, parse_constant=_no_json)
-        return found if isinstance(found, dict) else {}
-    return {}
+        return found if isinstance(found, dict) else None
+    return None
 
 
 def _no_json(word: str) -> None:

@@ -45,10 +45,10 @@ def test_losses_that_are_no_numbers_are_kept(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("", "is not a run's record"),
+        ("", "is not a run's record (it is no JSON object)"),
         ("{}", "is not a run's record (schema: "),
         ('{"rows": 3}', "is not a run's record"),
-        ("[1, 2]", "is not a run's record"),
+        ("[1, 2]", "is not a run's record (it is no JSON object)"),
         ('{"schema": 1, "rows": [], "task": Infinity, "sha256": "x"}', "is not a run's record"),
     ],
 )
