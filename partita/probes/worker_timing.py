@@ -79,7 +79,7 @@ def following_seconds() -> Seconds:
 def waking_seconds() -> dict[str, Seconds]:
     """Core-seconds that an act takes more for which the thread of its lane wakes up ("waking"), and in a lane that
     chooses ("choosing"), medians."""
-    own, none = instruction_seconds(), _overhead(handing(Policy.ORDER, 0), 0)
+    own, none = instruction_seconds(), _overhead(handing(Policy.ORDER, wakes=False), 0)
     woken = {"waking": handing(Policy.ORDER), "choosing": handing(Policy.PRIORITY)}
     return {name: max((_overhead(whole, 0) - none) / PIECES - own, 1e-6) for name, whole in woken.items()}
 
@@ -148,14 +148,15 @@ def _talker(rank: int, mates: tuple[int, ...], sends: bool, pieces: int, each: i
     return Role(f"talker {rank}", (rank,), tuple(found), tuple(map(Lane, dict.fromkeys(i.lane for i in found))))
 
 
-def handing(policy: Policy, each: int = 1) -> Program:
-    """A Program of one rank that computes some pieces, behind `each` an act that does nothing in a lane of its own with
-    this policy."""
+def handing(policy: Policy, *, wakes: bool = True) -> Program:
+    """A Program of one rank that computes some pieces; where it `wakes` another lane, of this policy, that one has an
+    act behind each, which does nothing."""
     found = list[Instruction]()
     for k in map(str, range(PIECES)):
         found.append(Instruction(f"L{k}", Load((0,), 0, k, 1.0, fetch=False), "data"))
         found.append(Instruction(f"F{k}", Compute("piece", k), "compute", (After(f"L{k}"),)))
-        found += [Instruction(f"N{k}", Compute("nothing", k), "serve", (After(f"F{k}"),)) for _ in range(each)]
+        if wakes:
+            found.append(Instruction(f"N{k}", Compute("nothing", k), "serve", (After(f"F{k}"),)))
     policies = {i.lane: policy if i.lane == "serve" else Policy.ORDER for i in found}
     role = Role("handing", (0,), tuple(found), tuple(Lane(*pair) for pair in policies.items()))
     return _program([role], 1)
