@@ -32,7 +32,7 @@ class Fused(TorchFunctionMode):
         kwargs = kwargs or {}
         if func is torch.lstm and not kwargs and len(args) == 9 and _plain(*args):
             return recurrent(torch.ops.partita.lstm_layer, *args)
-        if func is torch.gru and not kwargs and len(args) == 9 and isinstance(args[1], Tensor):
+        if func is torch.gru and not kwargs and len(args) == 9 and _plain(*args):
             return recurrent(torch.ops.partita.gru_layer, args[0], (args[1],), *args[2:])
         if func is functional.dropout:
             return _dropout(func, *args, **kwargs)
@@ -75,10 +75,11 @@ def _attention(
     return made[0]  # type: ignore[no-any-return]
 
 
-def _plain(value: Tensor, states: Any, weights: Any, biases: bool, layers: int, *rest: Any) -> bool:
-    """Whether it is a padded LSTM without projections: weights come as (input, hidden[, two biases]) per direction."""
+def _plain(value: Tensor, states: Any, weights: Any, biases: Any, layers: int, *rest: Any) -> bool:
+    """Whether sequences are padded (of packed ones their weights stand where `biases` does) and nothing is projected:
+    weights come as (input, hidden[, two biases]) per direction."""
     directions = 2 if rest[2] else 1
-    return isinstance(states, tuple | list) and len(weights) == layers * directions * (4 if biases else 2)
+    return isinstance(biases, bool) and len(weights) == layers * directions * (4 if biases else 2)
 
 
 def recurrent(

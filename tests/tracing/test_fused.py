@@ -67,6 +67,16 @@ def test_gradients_are_of_the_dtype_of_what_they_are_of(cell: Any, short: torch.
     assert {each.dtype for each in (*ends, *found)} == {short}
 
 
+@pytest.mark.parametrize("layers", [1, 2])
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU])
+def test_packed_sequences_are_left_to_torch(kind: Any, layers: int) -> None:
+    torch.manual_seed(0)
+    model, value = kind(7, 11, layers), torch.nn.utils.rnn.pack_padded_sequence(torch.randn(5, 3, 7), [5, 4, 3])
+    with Fused():
+        ours, _ = model(value)
+    assert torch.equal(ours.data, model(value)[0].data)
+
+
 def test_what_is_no_plain_lstm_is_left_to_torch() -> None:
     torch.manual_seed(0)
     model, value = nn.LSTM(7, 11, proj_size=4), torch.randn(5, 3, 7)
