@@ -20,14 +20,29 @@ from partita.errors import CaptureError
 USES: Final = (
     "bool", "eq", "ne", "lt", "le", "gt", "ge", "hash", "len", "iter", "getitem", "index", "int", "float", "contains",
     "add", "radd", "sub", "rsub", "mul", "rmul", "truediv", "rtruediv", "floordiv", "rfloordiv", "mod", "rmod", "pow",
-    "rpow", "neg", "abs", "str", "format",
+    "rpow", "neg", "abs", "str", "format", "repr",
 )  # fmt: skip
 WITHIN: Final = "_checkpoint_without_reentrant_generator"  # what a checkpoint asks; since 2.14 by another name
 GENERATORS: Final = (WITHIN, f"{WITHIN}_impl")
 
 
 class Varying:
-    """Stands for a value of a batch that is no tensor and differs from sample to sample: using it is an error."""
+    """Stands for a value of a batch that is no tensor and differs from sample to sample: using it is an error. Of what
+    `kind` it is, and whether that has an attribute, may be asked, as loops over a batch do that move its tensors."""
+
+    _kind: type = object  # of a copy before it has its own
+
+    def __init__(self, kind: type) -> None:
+        self._kind = kind
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> type:
+        return self._kind
+
+    def __getattr__(self, name: str) -> NoReturn:
+        if hasattr(self._kind, name):
+            _used()
+        raise AttributeError(f"{self._kind.__name__!r} object has no attribute {name!r}")
 
 
 def _used(*_: Any) -> NoReturn:

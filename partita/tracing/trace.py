@@ -202,16 +202,24 @@ def _alike(task: Task, batch: int, precision: str) -> tuple[list[torch.Tensor], 
                 raise CaptureError(
                     "batches of as many samples have tensors of other shapes; pad them to one length to have it traced"
                 )
-    rest.leaves = [
-        mine if all(_same(mine, other.leaves[i]) for _, other in others) else Varying()
-        for i, mine in enumerate(rest.leaves)
-    ]
+    rest.leaves = [_seen(mine, [other.leaves[i] for _, other in others]) for i, mine in enumerate(rest.leaves)]
     return tensors, rest
+
+
+def _seen(mine: Any, others: list[Any]) -> Any:
+    """What a step sees of a value that is no tensor. Raises CaptureError where it is of another type in another batch:
+    nothing can stand for what is None in some."""
+    if other := next((type(one) for one in others if type(one) is not type(mine)), None):
+        raise CaptureError(
+            f"a part of the batch that is no tensor is a {type(mine).__name__} in one batch and a {other.__name__} in "
+            "another; make it a tensor that is always there to have it traced"
+        )
+    return mine if all(_same(mine, one) for one in others) else Varying(type(mine))
 
 
 def _same(one: Any, other: Any) -> bool:
     try:
-        return type(one) is type(other) and bool(one == other)
+        return bool(one == other)
     except Exception:  # arrays, and whatever else compares otherwise
         return False
 
