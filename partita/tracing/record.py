@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from functools import partial
 from pathlib import Path
 from types import CodeType
 from typing import Any, Final
@@ -13,7 +12,6 @@ from torch import nn
 from torch._C._autograd import _get_sequence_nr
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
 from torch.utils._python_dispatch import _disable_current_modes
-from torch.utils.hooks import RemovableHandle
 
 from partita.errors import CaptureError
 from partita.tracing.calls import AtenCall
@@ -27,29 +25,27 @@ OUTSIDE = (str(Path(torch.__file__).parent), str(Path(__file__).parent), "<")
 
 
 class ModuleStack:
-    """Which module is running: a stack kept by hooks on every module of a model, removed at exit."""
+    """Which module of a model is running: a stack kept around the calls of modules, those that raise too (of hooks,
+    what is traced as exported runs none behind an exception)."""
 
     def __init__(self, model: nn.Module) -> None:
-        self.model = model
+        self.names = {id(module): name for name, module in model.named_modules()}
         self.stack: list[str] = [""]
-        self.handles: list[RemovableHandle] = []
+        self.plain: Any = nn.Module.__call__
 
     def __enter__(self) -> ModuleStack:
-        for name, module in self.model.named_modules():
-            enter = partial(self._enter, name)
-            self.handles.append(module.register_forward_pre_hook(enter, prepend=True))
-            self.handles.append(module.register_forward_hook(self._leave, always_call=True))
+        nn.Module.__call__ = lambda module, *args, **kwargs: self._called(module, *args, **kwargs)  # type: ignore
         return self
 
-    def _enter(self, name: str, *_: Any) -> None:
-        self.stack.append(name)
-
-    def _leave(self, *_: Any) -> None:
-        self.stack.pop()
+    def _called(self, module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        self.stack.append(self.names.get(id(module), self.stack[-1]))
+        try:
+            return self.plain(module, *args, **kwargs)
+        finally:
+            self.stack.pop()
 
     def __exit__(self, *_: object) -> None:
-        for handle in self.handles:
-            handle.remove()
+        nn.Module.__call__ = self.plain  # type: ignore[method-assign]
 
 
 class Recorder(FakeTensorMode):  # type: ignore[no-untyped-call]
