@@ -352,6 +352,7 @@ def test_capture_leaves_no_trace_in_the_process() -> None:
     assert not shared._forward_hooks
     assert torch.get_default_dtype() is torch.float32
     assert not torch.compiler.is_compiling()
+    assert not torch.compiler.is_exporting()
 
 
 def test_two_captures_are_equal() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -82,3 +83,38 @@ def test_what_is_no_plain_lstm_is_left_to_torch() -> None:
     model, value = nn.LSTM(7, 11, proj_size=4), torch.randn(5, 3, 7)
     for ours, theirs in zip(results(model, value, True), results(model, value, False), strict=True):
         assert torch.equal(ours, theirs)
+
+
+QUERY, KEY = torch.linspace(-1, 1, 240).view(2, 4, 5, 6), torch.linspace(1, -1, 120).view(2, 2, 5, 6)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"scale": 0.3}, {"is_causal": True}, {"attn_mask": torch.eye(5, dtype=torch.bool)}, {"dropout_p": 1.0},
+        {"dropout_p": 1.0, "scale": 0.3},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_attention_without_chance_is_torchs(options: Any) -> None:
+    attention = partial(nn.functional.scaled_dot_product_attention, QUERY, KEY, KEY.cos(), enable_gqa=True, **options)
+    with Fused():
+        ours = attention()
+    assert torch.equal(ours, attention())
+
+
+def test_attention_that_torch_refuses_is_refused() -> None:
+    mask, half = torch.zeros(5, 5), QUERY.double()
+    for given in ((QUERY, QUERY, QUERY, mask, 0.5, True), (QUERY, half, half, None, 0.5)):
+        with Fused(), pytest.raises(RuntimeError, match=r"is_causal|dtype"):
+            nn.functional.scaled_dot_product_attention(*given)
+
+
+@pytest.mark.parametrize(("p", "training"), [(0.0, True), (1.0, True), (0.5, False)])
+@pytest.mark.parametrize("inplace", [False, True])
+def test_dropout_without_chance_is_torchs(p: float, training: bool, inplace: bool) -> None:
+    ours, theirs = QUERY.clone(), QUERY.clone()
+    with Fused():
+        made = nn.functional.dropout(ours, p, training, inplace)
+    assert torch.equal(made, nn.functional.dropout(theirs, p, training, inplace))
+    assert torch.equal(ours, theirs)

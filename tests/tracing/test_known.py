@@ -9,7 +9,10 @@ import pytest
 import torch
 from torch import nn
 
+from partita.tracing.calls import AtenCall
 from partita.tracing.capture import capture
+from partita.tracing.known import value_of
+from partita.tracing.record import ModuleStack, Recorder
 from tests.tracing.eager import difference
 from tests.tracing.models import LENGTH, WORDS, predict, task, texts
 
@@ -68,3 +71,31 @@ def test_what_another_step_has_otherwise_is_not_known(at: str) -> None:
     graph = capture(task("looking", partial(Looking, at)))
     assert graph.rung == "opaque"
     assert at == "own" or "_local_scalar_dense" in graph.blind
+
+
+def recorded(make: Any, *leaves: torch.Tensor) -> tuple[torch.Tensor, list[AtenCall]]:
+    """What `make` makes of fake leaves, and the calls that made it."""
+    recorder = Recorder()
+    with recorder, ModuleStack(nn.Identity()) as recorder.places:
+        return make(*leaves), recorder.calls
+
+
+def test_a_value_is_whole_or_not_known_if_it_is_too_large() -> None:
+    for count in (8, 2**21):
+        found, calls = recorded(lambda n=count: torch.arange(n) < 5)
+        value = value_of(found, calls, {}, set())
+        assert value is not None
+        assert torch.equal(value, torch.arange(count) < 5)
+    found, calls = recorded(lambda: torch.arange(2**40) < 5)
+    assert value_of(found, calls, {}, set()) is None
+
+
+def test_a_value_follows_from_what_is_given_by_keyword_too() -> None:
+    sorter = Recorder().from_tensor(torch.tensor([1, 0]))
+    found, calls = recorded(
+        lambda order: torch.searchsorted(torch.tensor([5, 3]), torch.tensor([4]), sorter=order + 0), sorter
+    )
+    value = value_of(found, calls, {id(sorter): torch.tensor([1, 0])}, set())
+    assert value is not None
+    assert value.tolist() == [1]
+    assert value_of(found, calls, {}, {id(sorter)}) is None

@@ -66,13 +66,23 @@ def test_it_says_of_a_step_what_a_traced_one_says(loss: Any, precision: str) -> 
     for name in ("gradients", "mutations"):
         assert _results(ours, name) == _results(traced, name)
     assert ours.tensor(ours.loss) == traced.tensor(traced.loss)
-    assert (ours.weight is None) == (traced.weight is None)
+    weights = [graph.weight and graph.tensor(graph.weight).shape for graph in (ours, traced)]
+    assert weights[0] == weights[1] == (() if loss is summed else None)
     forward, backward = ours.operators
     assert backward.twin == forward.name
 
 
 def _results(graph: Graph, name: str) -> dict[str, Tensor]:
     return {key: graph.tensor(ref) for key, ref in getattr(graph, name)}
+
+
+def test_a_buffer_that_is_changed_behind_its_version_is_a_mutation() -> None:
+    def loss(model: Any, batch: Any) -> Any:
+        model.running_mean.data.add_(1)
+        return model(batch[0]).square().mean()
+
+    model = partial(nn.BatchNorm1d, 6, momentum=0.0)
+    assert "running_mean" in dict(opaque(task("behind", model, loss)).mutations)
 
 
 def test_what_a_step_calls_and_keeps() -> None:
