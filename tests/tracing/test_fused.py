@@ -118,3 +118,11 @@ def test_dropout_without_chance_is_torchs(p: float, training: bool, inplace: boo
         made = nn.functional.dropout(ours, p, training, inplace)
     assert torch.equal(made, nn.functional.dropout(theirs, p, training, inplace))
     assert torch.equal(ours, theirs)
+
+
+def test_dropout_in_place_changes_what_it_is_given() -> None:
+    given = QUERY.clone()
+    with Fused():
+        made = nn.functional.dropout(given, 0.5, True, True)
+    assert torch.equal(made, given)
+    assert not torch.equal(given, QUERY)

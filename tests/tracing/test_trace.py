@@ -42,6 +42,7 @@ def test_a_batch_is_not_as_large_as_a_sample() -> None:
 
     graph = capture(task("square", lambda: nn.Linear(35, 3), loss, data))
     assert (graph.rung, graph.symbolic) == ("dispatch", True)
+    assert "aten.neg.default" not in {o.target for o in graph.operators}
 
 
 def test_samples_all_over_the_data_are_looked_at() -> None:
