@@ -84,6 +84,7 @@ def _when(ends: dict[int, Seconds], steps: list[int]) -> list[Seconds]:
 def _rate(ends: dict[int, float], since: int, discard: int, begun: Seconds) -> Seconds:
     """Seconds of a step, from the end of step `discard` - 1 to the last end, of a run that continued from step
     `since` at the time `begun`. NaN if it took no step."""
-    last = max(ends, default=-1)
-    first = max((step for step in ends if since <= step < discard), default=since - 1)
-    return (ends[last] - ends.get(first, begun)) / (last - first) if last > first else float("nan")
+    own = {step: end for step, end in ends.items() if step >= since}
+    last = max(own, default=-1)
+    first = max((step for step in own if step < discard), default=since - 1)
+    return (own[last] - own.get(first, begun)) / (last - first) if last > first else float("nan")
