@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import inf
+
 import pytest
 import torch.distributed as dist
 
@@ -27,7 +29,9 @@ def test_nowhere_where_ranks_are_in_different_legs() -> None:
     assert agreed(store, back, (0, 1)) is None
 
 
-def test_one_that_has_ended_is_too_late() -> None:
+def test_one_that_has_ended_is_too_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which is known at once."""
+    monkeypatch.setattr(admission, "REJOIN_TIMEOUT", inf)
     store = dist.HashStore()
     back = come_back(store, 2, ())
     answer(store, back, 1, Admission(0, 7))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
 
@@ -68,9 +69,42 @@ def test_parts_with_weights_are_a_mean_over_them() -> None:
 def test_the_time_of_a_step_is_that_of_the_last_seconds() -> None:
     """Not that of the first steps, which compile; and of one step where that takes longer."""
     progress = Progress("ddp", 10**6, 1)
-    for now, step in [(0.0, 0), (100.0, 1), (105.0, 51), (111.0, 111)]:
+    for now, step in [(0.0, 0), (100.0, 1), (105.0, 41), (111.0, 111)]:
         told = progress.hear(0, {"step": step}, now)
     assert "100 ms a step" in told
     for now, step in [(200.0, 112), (300.0, 113)]:
         told = progress.hear(0, {"step": step}, now)
     assert "1.67 min a step" in told
+
+
+def test_a_step_that_is_said_twice_is_no_slower() -> None:
+    """And the step after the last one is not counted."""
+    progress = Progress("ddp", 250, 1)
+    for now, step in [(0.0, 0), (0.5, 50), (9.0, 50), (9.5, 50)]:
+        told = progress.hear(0, {"step": step}, now)
+    assert told == "ddp: step 51 of 250, 10 ms a step, 2 s left"
+    assert progress.hear(0, {"step": 250}, 10.0).startswith("ddp: step 250 of 250, ")
+
+
+def test_parts_and_weights_are_means_over_the_same_steps(said: list[dict[str, Any]]) -> None:
+    rank = rank_at(0)
+    reporter = Reporter(rank, 0, 9, said.append)
+    rank.ends, rank.losses, rank.weights = [0, 0], {0: 30.0, 1: 50.0}, {0: 10.0, 1: 30.0}
+    reporter(2)
+    assert said[0]["loss"] == (40.0, 20.0)
+
+
+def test_a_pace_is_taken_over_ten_seconds_and_two_rounds(
+    said: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From the first time on that somebody asks."""
+    rank, clock = rank_at(0), [0.0]
+    monkeypatch.setattr(reporting, "time", SimpleNamespace(perf_counter=lambda: clock[0]))
+    reporter = Reporter(rank, 0, 9, said.append)
+    for now, round in [(100.0, 1), (111.0, 2), (121.0, 4), (122.0, 9), (132.0, 9), (133.0, 13)]:
+        rank.pace.note("Compute", round, "F", float(round))
+        clock[0] = now
+        reporter(round)
+    assert [one.get("pace") for one in said] == [
+        None, None, {"round": 7.0, "taken": {"F": 1.0}}, None, {"round": 2.2, "taken": {"F": 4.0}}, None,
+    ]  # fmt: skip
