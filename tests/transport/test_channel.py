@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
@@ -150,3 +152,100 @@ def test_who_takes_over_waits_no_longer_than_its_run() -> None:
     failover.done.set()
     with pytest.raises(RunError, match="rank 0 still waited when its run was over for its own part to begin"):
         failover.until(lambda: False, "its own part to begin")
+
+
+def test_rounds_that_end_in_another_order_are_counted_by_the_last() -> None:
+    channel = Channel(0, 3, lambda process: None)
+    led(channel, (0, 3), Group(), {})
+    messages = [channel.start("send", torch.tensor(float(round)), KEY, round) for round in range(2)]
+    assert all(message.block(PATIENCE) for message in reversed(messages))
+    assert channel.crossed == {KEY: 2}
+
+
+def test_what_the_new_end_does_not_name_it_does_not_want() -> None:
+    """One that has left names nothing."""
+    channel = Channel(0, 3, lambda process: None)
+    led(channel, (0, 3), Group(), {})
+    assert channel.start("send", torch.tensor(7.0), KEY, 0).block(PATIENCE)
+    assert led(channel, (0, 4), Group(), {}).came == []
+
+
+def test_nothing_goes_by_a_route_that_is_none_any_more_nor_before_both_ends_have_met() -> None:
+    """What was said for another route is no word for this one; a link that was made too late is none."""
+    channel, group = Channel(0, 3, lambda process: None), Group()
+    ways = Ways(group, group)
+    led(channel, (0, 3), Group(), {KEY: 0})
+    channel.turn((0, 4))
+    channel.open((0, 4), ways, PATIENCE)
+    channel.hear((0, 3), {KEY: 0})
+    channel.open((0, 4), ways, PATIENCE)
+    channel.hear((0, 4), {KEY: 0})
+    channel.open((0, 3), ways, PATIENCE)
+    message = channel.start("send", torch.tensor(7.0), KEY, 0)
+    assert not message.block(0.01)
+    assert group.came == []
+    channel.open((0, 4), ways, PATIENCE)
+    assert message.block(PATIENCE)
+    assert group.came == [7.0]
+
+
+def test_a_loss_that_is_noticed_twice_takes_one_process_and_a_way_is_kept_for_those_on_it() -> None:
+    gone = list[int]()
+    channel = Channel(0, 3, gone.append)
+    first = led(channel, (0, 3), Group(), {})
+    epoch = channel.epoch
+    channel.lose(epoch)
+    channel.lose(epoch)
+    assert gone == [3]
+    assert [ways.up for ways in channel.spent] == [first]
+    second = led(channel, (0, 4), Group(), {})
+    channel.lose(epoch)
+    assert gone == [3]
+    assert channel.start("send", torch.tensor(7.0), KEY, 0).block(PATIENCE)
+    assert second.came == [7.0]
+
+
+@dataclass
+class Turning(Group):
+    """A link whose messages end once the route has changed, or take longer than anybody waits."""
+
+    turn: Any = None
+
+    def send(self, tensors: list[torch.Tensor], to: int, tag: int) -> Sent:
+        sent = super().send(tensors, to, tag)
+        sent.wait = lambda timeout: self.turn(timeout)  # type: ignore[method-assign]
+        return sent
+
+
+def test_what_ends_while_the_way_changes_is_sent_by_the_next() -> None:
+    """The other end may have told already that it lacks it."""
+    channel, fresh = Channel(0, 3, lambda process: None), Group()
+    led(channel, (0, 3), Turning(turn=lambda timeout: led(channel, (0, 4), fresh, {KEY: 0})), {})
+    assert channel.start("send", torch.tensor(7.0), KEY, 0).block(PATIENCE)
+    assert fresh.came == [7.0]
+
+
+def test_who_is_late_is_not_gone() -> None:
+    gone = list[int]()
+
+    def late(timeout: timedelta) -> None:
+        time.sleep(timeout.total_seconds())
+        raise RuntimeError("Timed out waiting 1ms for send operation to complete")
+
+    channel = Channel(0, 3, gone.append)
+    led(channel, (0, 3), Turning(turn=late), {})
+    assert not channel.start("send", torch.tensor(7.0), KEY, 0).block(0.02)
+    assert gone == []
+
+
+def test_who_waits_for_a_way_is_woken_when_there_is_one() -> None:
+    channel, group, over = Channel(0, 3, lambda process: None), Group(), list[bool]()
+    channel.turn((0, 3))
+    message = channel.start("send", torch.tensor(7.0), KEY, 0)
+    thread = threading.Thread(target=lambda: over.append(message.block(600.0)), daemon=True)
+    thread.start()
+    time.sleep(0.1)  # it is asleep by then
+    channel.hear((0, 3), {KEY: 0})
+    channel.open((0, 3), Ways(group, group), PATIENCE)
+    thread.join(30.0)
+    assert over == [True]
