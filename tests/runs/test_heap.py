@@ -6,9 +6,12 @@ import subprocess
 import sys
 from math import inf
 from pathlib import Path
+from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 
+from partita.runs import heap
 from partita.runs.heap import KEPT, limit
 
 # Of 16 blocks of 8 MiB and 1 MiB in turn the large ones are freed; then comes one of 64 MiB, which no hole takes.
@@ -90,3 +93,26 @@ def test_a_kept_heap_lies_in_huge_pages() -> None:
     )
     assert kept > 48 * 2**20
     assert plain < kept or "[always]" in SETTING.read_text()
+
+
+@pytest.mark.parametrize(("room", "kept"), [(120, True), (119, False)])
+def test_room_is_for_twice_what_lives(room: float, kept: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beside the 100 bytes that are there; otherwise what is idle goes back now, too, and no huge page is taken."""
+    libc = Mock(**{"mallopt.return_value": 1})
+    memory = SimpleNamespace(memory_info=lambda: SimpleNamespace(rss=100))
+    monkeypatch.setattr(heap, "ctypes", SimpleNamespace(CDLL=lambda name: libc))
+    monkeypatch.setattr(heap, "psutil", SimpleNamespace(Process=lambda: memory))
+    monkeypatch.setattr(heap, "limit", lambda: room)
+    heap.make_room(10)
+    set_to = dict(call.args for call in libc.mallopt.call_args_list)
+    assert set_to[heap.TRIM_THRESHOLD] == set_to[heap.MMAP_THRESHOLD] == (2**31 - 1 if kept else heap.SMALL)
+    assert (libc.malloc_trim.called, libc.prctl.called) == (not kept, not kept)
+
+
+@pytest.mark.parametrize(("outer", "inner"), [("2000", "5000"), ("5000", "2000"), ("2000", "max"), ("max", "2000")])
+def test_the_least_of_nested_limits_holds(tmp_path: Path, outer: str, inner: str) -> None:
+    (tmp_path / "cgroup").write_text("0::/a/b\n")
+    (tmp_path / "mount/a/b").mkdir(parents=True)
+    (tmp_path / "mount/a/memory.max").write_text(outer)
+    (tmp_path / "mount/a/b/memory.max").write_text(inner)
+    assert limit(tmp_path, tmp_path / "mount") == 2000
