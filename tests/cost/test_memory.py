@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from types import SimpleNamespace
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
 from torch import nn
+from torch.profiler import profile
 
 from partita.arrays import Reals
 from partita.cost import recording
@@ -20,7 +23,7 @@ from partita.program.instruction import Act
 from partita.program.program import Program, Role
 from partita.program.timeline import PURPOSES, Span, Timeline
 from partita.recipes.catalogue import call
-from partita.runs.memory_trace import MemoryTrace
+from partita.runs.memory_trace import MemoryTrace, watched
 from partita.simulator.simulate import simulate
 from tests.captures import capture
 from tests.priced import batches_of, priced, whole_cores
@@ -140,6 +143,27 @@ def test_a_watched_curve_is_laid_on_the_clock_of_another_run() -> None:
     other = [replace(s, rank=0, start=0.0) for s in timed]
     assert watch.laid_on([*other, *timed]) == ((101.0, 10), (102.0, 20), (103.0, 30), (107.0, 5), (112.0, 1))
     assert watch.laid_on(other) == ()
+    swapped = [replace(s, start=103.0, end=104.0) if s.name == "F" else s for s in timed]  # behind what came behind it
+    moments = [moment for moment, _ in watch.laid_on(swapped)]
+    assert moments == sorted(moments)
+
+
+def test_what_was_there_before_counts_and_what_comes_after_the_last_span_is_not_drawn() -> None:
+    """100 bytes before it, of which 60 are freed in it; its begin is 5 s on the clock of spans."""
+    second = 10**9
+    changes = [(40, -30), (9, 100), (20, -60), (30, 5), (12, 7)]
+    events = [
+        SimpleNamespace(start_ns=lambda at=at: at * second, nbytes=lambda size=size: size, name=lambda: "[memory]")
+        for at, size in changes
+    ]
+    events.append(SimpleNamespace(start_ns=lambda: 0, nbytes=lambda: 10**9, name=lambda: "aten::add"))
+    seen = Mock(spec=profile)
+    seen.profiler = SimpleNamespace(kineto_results=SimpleNamespace(events=lambda: events))
+    spans = [Span(0, "compute", "F", "Compute", 0, 7.0, 16.0), Span(0, "compute", "B", "Compute", 0, 16.0, 25.0)]
+    found = watched(seen, 10 * second, 5.0, spans)
+    assert found.curve == ((7.0, 107), (15.0, 47), (25.0, 52))
+    assert watched(seen, 15 * second, 5.0, ()).peak == found.peak == 107
+    assert watched(seen, 25 * second, 5.0, ()).peak == 52
 
 
 @pytest.mark.slow

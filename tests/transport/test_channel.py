@@ -246,6 +246,7 @@ def test_who_waits_for_a_way_is_woken_when_there_is_one() -> None:
     thread.start()
     time.sleep(0.1)  # it is asleep by then
     channel.hear((0, 3), {KEY: 0})
+    time.sleep(0.1)  # that has woken it, too soon
     channel.open((0, 3), Ways(group, group), PATIENCE)
     thread.join(30.0)
     assert over == [True]
