@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
 import pytest
@@ -24,6 +24,7 @@ from partita.runtime.state import make_state
 from partita.runtime.worker import lanes
 from partita.runtime.workload import Workload
 from partita.simulator.simulate import simulate
+from partita.task import Task
 from partita.transport.inprocess import InProcess, Rendezvous
 from tests.captures import capture
 from tests.oracles.promises import kept
@@ -42,9 +43,14 @@ class Loss:
     turn: int
 
 
+def slowing() -> Task:
+    """Each step is of another rate, which whoever takes over must know."""
+    return replace(perceptron(), schedule=lambda optimizer: torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5))
+
+
 @cache
 def captured() -> Graph:
-    return capture(perceptron(), precision="fp64")
+    return capture(slowing(), precision="fp64")
 
 
 class Losing:
@@ -56,12 +62,12 @@ class Losing:
         self.graph, machines, self.left = captured(), cluster_of(size), list(losses)
         self.program = program_by(text, self.graph, machines)
         self.rendezvous, self.turn, self.lost, self.successors = Rendezvous(), 0, set[int](), successors
-        self.values = initial(perceptron(), 0, "fp64")[1]
+        self.values = initial(slowing(), 0, "fp64")[1]
         self.ranks = {r: self._rank(r) for r in range(size)}
         self.turns = advance([*self.ranks.values()], Interval(ROUNDS), order, inject=self._inject)
 
     def _rank(self, r: int) -> Rank:
-        task, role = perceptron(), self.program.role_of[r]
+        task, role = slowing(), self.program.role_of[r]
         state = make_state(self.graph, self.program, role, task, self.values, "cpu", r)
         transport = InProcess(r, self.rendezvous)
         work = Workload(task, self.graph, precision="fp64", keyed=True)
