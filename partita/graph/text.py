@@ -158,7 +158,8 @@ def _whole(graph: Graph) -> Graph:
         if missing := next((ref.name for ref in operator.reads() if ref.name not in made), ""):
             raise ValueError(f"{operator.name} reads {missing}, which nothing makes before it")
         made.add(operator.name)
-    if len(made) < len(graph.leaves) + len(graph.operators):
+    named = (graph.parameters, graph.buffers, graph.constants, graph.inputs, graph.operators)
+    if len(made) < sum(map(len, named)):
         raise ValueError("two values have one name")
     if missing := next((ref.name for ref in graph.results() if ref.name not in made), ""):
         raise ValueError(f"nothing makes {missing}")

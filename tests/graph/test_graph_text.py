@@ -107,6 +107,7 @@ def test_what_is_no_graph_is_refused(tmp_path: Path) -> None:
         ("inputs", [], "mul_0 reads input.0, which nothing makes before it"),
         ("constants", [], "has no backward pass"),
         ("gradients", [], "has no backward pass"),
+        ("inputs", [["input.0", 0], ["w", 0]], "two values have one name"),
     ],
 )
 def test_a_step_that_is_not_whole_is_refused(field: str, value: object, words: str, tmp_path: Path) -> None:
