@@ -177,6 +177,11 @@ def test_loading_ahead_does_not_move_the_beginning() -> None:
     assert found["spans"][3::5] == [0, 500_000, -5_000_000]
 
 
+def test_spans_that_take_no_time_are_packed() -> None:
+    (found,) = packed([(Span(0, "compute", "F", "Compute", 0, 2.0, 2.0),)])
+    assert found["spans"] == [0, 0, 0, 0, 0]
+
+
 def test_bands_are_the_range_of_the_repeats() -> None:
     losses = (((0, 1.0, 4.0), (1, 2.0, 2.0)), ((0, 1.5, 6.0), (1, 3.0, 3.0)), ((0, 1.0, 5.0), (1, 2.0, float("nan"))))
     found = loss_of(Row("a", None, measured(), loss=losses[0], losses=losses))

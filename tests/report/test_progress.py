@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from unittest.mock import Mock
+
 import pytest
 
 from partita.report.progress import Note, lines, telling
@@ -44,3 +46,8 @@ def test_without_a_terminal_lines_go_to_stderr(capsys: pytest.CaptureFixture[str
     with telling() as tell:
         tell("working")
     assert capsys.readouterr() == ("", "partita: working\n")
+
+
+def test_who_tells_goes_on_where_nobody_reads_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stderr", Mock(**{"write.side_effect": BrokenPipeError(32, "Broken pipe")}))
+    lines(3.0, lambda: 0.0)("working")
