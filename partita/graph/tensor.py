@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from math import prod
+from math import inf, prod
 from typing import Final, TypeAlias
 
 ITEMSIZE: Final = {
@@ -29,14 +29,17 @@ class Affine:
 
 @dataclass(frozen=True, slots=True)
 class Ratio:
-    """`scale * batch ** power`, a float literal that follows the batch, such as a mean's 1/N (power -1)."""
+    """`scale * (batch + rest) ** power`, a float literal that follows the batch, such as a mean's 1/N (power -1) or a
+    variance's 1/(N - 1)."""
 
     scale: float
     power: int
+    rest: float = 0.0
 
     def at(self, batch: int) -> float:
-        """The number for `batch` samples."""
-        return self.scale * float(batch) ** self.power
+        """The number for `batch` samples; where it would be one over nothing, infinite."""
+        counted = batch + self.rest
+        return self.scale * (counted**self.power if counted or self.power > 0 else inf)
 
 
 Dim: TypeAlias = int | Affine

@@ -6,7 +6,8 @@
      ...the other fields of Graph, "sha256": of all before it}
 
 An argument is itself, or `{"r": [name, index]}` a Ref, `{"s": [kind, value]}` a Symbol, `{"a": [each, rest]}` an
-Affine, `{"q": [scale, power]}` a Ratio, `{"f": "inf"}` a float that JSON lacks; lists are tuples.
+Affine, `{"q": [scale, power]}` or `[scale, power, rest]` a Ratio, `{"f": "inf"}` a float that JSON lacks; lists are
+tuples.
 """
 
 from __future__ import annotations
@@ -133,7 +134,7 @@ def _plain(argument: Argument) -> Any:
     if isinstance(argument, Affine):
         return {"a": [argument.each, argument.rest]}
     if isinstance(argument, Ratio):
-        return {"q": [argument.scale, argument.power]}
+        return {"q": [argument.scale, argument.power, *([argument.rest] if argument.rest else [])]}
     if isinstance(argument, float) and not math.isfinite(argument):
         return {"f": repr(argument)}
     return argument

@@ -29,9 +29,9 @@ def unify(at: Callable[[int], Graph], sizes: tuple[int, int, int], batch: int) -
     """The symbolic graph that gives `at(size)` at any size, its own batch being `batch`.
 
     It is solved from the first two sizes: an int that differs becomes Affine (each and rest whole), a float Ratio
-    (power 1 or -1). Two points do not tell a line from a square, but a square that is taken for a line has a rest:
-    where a number has one, the graph is also compared with that of the third size. Raises Unlike where the structures
-    differ or a number follows neither law.
+    (power 1 or -1; with -1 also less a whole number of elements, as in a variance's divisor). Two points do not tell a
+    line from a square, but a square that is taken for a line has a rest: where a number has one, the graph is also
+    compared with that of the third size. Raises Unlike where the structures differ or a number follows no such law.
     """
     first, second = at(sizes[0]), at(sizes[1])
     points = Points(first.batch, second.batch)
@@ -120,7 +120,24 @@ class Points:
                 ratio = Ratio(_round(a * float(self.one) ** -power), power)
                 if _near(ratio.at(self.one), a) and _near(ratio.at(self.two), b):
                     return ratio
+            if (divided := self._divided(a, b)) is not None:
+                self.rests = True
+                return divided
         raise Unlike(f"{a!r} in {where} becomes {b!r} on {self.two} samples, which follows no law that is known")
+
+    def _divided(self, a: float, b: float) -> Ratio | None:
+        """The law `scale / (samples + rest)` of two numbers, if the rest is whole or one part of a whole number: what a
+        variance divides by is a sample less where it goes over samples, and 1/64 of one where these have 64 elements
+        each."""
+        if not (math.isfinite(a) and math.isfinite(b)):
+            return None
+        solved = (b * self.two - a * self.one) / (a - b)
+        wholes = [round(solved), *([1 / round(1 / solved)] if 0 < abs(solved) < 1 else [])]
+        for rest in (float(whole) for whole in wholes if whole and math.isclose(whole, solved, abs_tol=1e-13)):
+            ratio = Ratio(_round(a * (self.one + rest)), -1, rest)
+            if _near(ratio.at(self.one), a) and _near(ratio.at(self.two), b):
+                return ratio
+        return None
 
 
 def _saying(check: Operator, other: Operator) -> Operator:

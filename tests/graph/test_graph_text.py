@@ -26,8 +26,8 @@ GRAPH = Graph(
             (("dtype", Symbol("dtype", "float32")),), (ROWS,), False, Phase.FORWARD, "layer.0", "model.py:12",
         ),
         Operator(
-            "mul_1", "aten.mul.Tensor", (Ref("mul_0", 1), Affine(2, -1), Ratio(0.125, -1)), (), (ROWS, None), True,
-            Phase.BACKWARD, "layer.0", "model.py:12", "mul_0",
+            "mul_1", "aten.mul.Tensor", (Ref("mul_0", 1), Affine(2, -1), Ratio(0.125, -1), Ratio(2.0, -1, -0.5)), (),
+            (ROWS, None), True, Phase.BACKWARD, "layer.0", "model.py:12", "mul_0",
         ),
     ),
     parameters=(Parameter("w", Tensor((6,), "float32"), False, ("v", "u")),),

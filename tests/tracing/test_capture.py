@@ -203,6 +203,14 @@ def test_a_number_that_follows_the_batch_with_a_rest_is_seen_at_a_third_size() -
     assert difference(given, graph, 3) < 1e-12
 
 
+@pytest.mark.parametrize("over", [(0,), (0, 1)])
+def test_what_a_variance_over_samples_divides_by_follows_their_number(over: tuple[int, ...]) -> None:
+    given = task("spread", lambda: nn.Linear(6, 3), lambda m, b: F.relu(1 - m(b[0]).std(over)).mean())
+    graph = capture(given, precision="fp64")
+    assert graph.symbolic
+    assert max(difference(given, graph, samples) for samples in (2, 5)) < 1e-12
+
+
 class Taught(nn.Module):
     """A frozen teacher that follows the student, in the forward pass."""
 
