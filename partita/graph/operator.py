@@ -36,7 +36,8 @@ class Ref:
 
 @dataclass(frozen=True, slots=True)
 class Symbol:
-    """A literal for torch to build: `dtype:float32`, `device:`, `memory_format:contiguous_format`, `layout:strided`."""
+    """A literal that JSON lacks: `dtype:float32`, `device:`, `memory_format:contiguous_format`, `layout:strided`,
+    `complex:1j`."""
 
     kind: str
     value: str

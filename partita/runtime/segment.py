@@ -230,6 +230,8 @@ class _Writer:
     def symbol(self, symbol: Symbol) -> str:
         if symbol.kind == "device":
             return f"torch.device({symbol.value or self.device!r})"
+        if symbol.kind == "complex":
+            return f"complex({symbol.value!r})"
         return f"torch.{symbol.value}"
 
 

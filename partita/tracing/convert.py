@@ -193,6 +193,8 @@ def _argument(value: Any, names: Names) -> Argument:
         return names.ref(value)
     if isinstance(value, list | tuple):
         return tuple(_argument(part, names) for part in value)
+    if isinstance(value, complex):
+        return Symbol("complex", str(value))
     if isinstance(value, torch.dtype):
         return Symbol("dtype", str(value)[6:])
     if isinstance(value, torch.device):
