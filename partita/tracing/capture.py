@@ -32,7 +32,7 @@ from partita.tracing.momentum import with_momentum
 from partita.tracing.opaque import opaque_graph
 from partita.tracing.optimizer import optimizer_spec, state_of_shapes
 from partita.tracing.prepare import build_batch, flatten
-from partita.tracing.successive import changing, unlogged
+from partita.tracing.successive import changing, unlogged, unprofiled
 from partita.tracing.trace import trace_step
 from partita.tracing.unify import Unlike, unify
 
@@ -95,12 +95,12 @@ def _sized(graph: Graph, task: Task, precision: str) -> Graph:
 @contextmanager
 def _undisturbed() -> Iterator[None]:
     """A context in which draws do not change the caller's random state, in which neither logs of a trace that fails nor
-    warnings about copied layers are printed, and in which distributions do not look at their arguments, which fake
-    tensors cannot show."""
+    warnings about copied layers are printed, in which distributions do not look at their arguments, which fake tensors
+    cannot show, and TorchScript does not go by earlier calls."""
     validates = Distribution._validate_args
     Distribution.set_default_validate_args(False)
     try:
-        with unlogged(), without_gc(), torch.random.fork_rng(devices=[]), warnings.catch_warnings():
+        with unlogged(), unprofiled(), without_gc(), torch.random.fork_rng(devices=[]), warnings.catch_warnings():
             warnings.filterwarnings("ignore", "Accessing the data pointer of FakeTensor")
             yield
     finally:

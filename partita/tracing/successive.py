@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
@@ -19,6 +19,7 @@ import numpy
 import torch
 from torch import nn
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
+from torch.jit._fuser import optimized_execution
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
@@ -216,11 +217,19 @@ def unlogged() -> Iterator[None]:
         logger.disabled = before
 
 
+def unprofiled() -> AbstractContextManager[None]:
+    """A context in which a function of TorchScript calls the operators that it says, and not, from its second call on,
+    others for the shapes that it has seen."""
+    optimized: Callable[[bool], AbstractContextManager[None]] = optimized_execution
+    return optimized(False)
+
+
 @contextmanager
 def _undisturbed() -> Iterator[None]:
-    """A context after which random generators are as they were before, and in which failures are not printed."""
+    """A context after which random generators are as they were before, in which failures are not printed, and
+    TorchScript does not go by earlier calls."""
     before = random.getstate(), numpy.random.get_state()
-    with unlogged(), torch.random.fork_rng(devices=[]):
+    with unlogged(), unprofiled(), torch.random.fork_rng(devices=[]):
         try:
             yield
         finally:

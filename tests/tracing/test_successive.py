@@ -342,3 +342,19 @@ def test_what_checkpoints_do_not_hold_is_told(loss: Any, words: str) -> None:
 
 def test_checkpoints_hold_all_of_what_only_looks_at_data() -> None:
     assert not unsaved(task("looking", Layer, lambda m, b: classify(m, b) * (1 + float(b[0].sum() > 0))))
+
+
+@torch.jit.script
+def squared(x: torch.Tensor) -> torch.Tensor:
+    return 0.5 * x * torch.tanh(x + 0.1 * x**3)
+
+
+def test_a_scripted_function_is_traced_as_it_says_however_often_it_has_run() -> None:
+    """From its second call on, TorchScript calls other operators, for the shapes that it has seen."""
+    given = task("scripted", Layer, lambda m, b: classify(lambda x: squared(m(x)), b))
+    for _ in range(3):
+        squared(torch.ones(2, 3, requires_grad=True)).sum().backward()
+    assert not changing(given)
+    graph = capture(given)
+    assert graph.rung == "dispatch"
+    assert "aten.tanh_backward.default" in {operator.target for operator in graph.operators}
