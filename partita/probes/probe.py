@@ -17,7 +17,7 @@ import torch
 
 from partita.cost.touch import NEAR
 from partita.graph.batch import substitute
-from partita.graph.graph import Graph
+from partita.graph.graph import Graph, Optimizer
 from partita.graph.precision import shortened
 from partita.probes.bench import HOST, Bench, benches_of
 from partita.probes.codecs import codec_seconds, coding_disturbance
@@ -33,7 +33,6 @@ from partita.runtime.finite import all_finite
 from partita.runtime.rules import made
 from partita.runtime.state import step_units
 from partita.task import Task
-from partita.tracing.optimizer import elementwise, joins
 from partita.tracing.update_units import apart, joined
 from partita.units import Bytes, Seconds
 
@@ -86,11 +85,10 @@ def lengths_of(graph: Graph, most: int = HOST.most) -> list[int]:
     return [max(round(factor * elements), 1) for elements in own]
 
 
-def passes_of(task: Task) -> dict[str, Passing]:
+def passes_of(task: Task, rule: Optimizer) -> dict[str, Passing]:
     """Copying into a bucket ("warm": a moment ago it was touched) and adding to it, looking whether it is finite, and a
-    step of the task's optimizer where gradients lie beside each other ("update") and where backward left them
-    ("update_unpacked")."""
-    flat_rule = elementwise(task)
+    step of the task's optimizer, of which `rule` tells, where gradients lie beside each other ("update") and where
+    backward left them ("update_unpacked")."""
 
     def through(function: Any) -> Passing:
         return lambda tensors: partial(function, [torch.zeros_like(t) for t in tensors], tensors)
@@ -98,7 +96,7 @@ def passes_of(task: Task) -> dict[str, Passing]:
     def stepping(join: bool) -> Passing:
         def passing(tensors: list[torch.Tensor]) -> Callable[[], Any]:
             flat, sizes = torch.cat(tensors), [len(t) for t in tensors]
-            pieces = [piece if flat_rule else squarish(piece) for piece in torch.split(flat, sizes)]
+            pieces = [piece if rule.elementwise else squarish(piece) for piece in torch.split(flat, sizes)]
             optimizer = made(task, pieces)
             units = joined(optimizer, pieces, apart(pieces)) if join else apart(pieces)
             gradients = [torch.randn_like(unit.tensor) * 1e-6 for unit in units]
@@ -109,18 +107,19 @@ def passes_of(task: Task) -> dict[str, Passing]:
     copying = through(torch._foreach_copy_)
     return {
         "copy": copying, "warm": copying, "add": through(torch._foreach_add_),
-        "update": stepping(joins(task)), "update_unpacked": stepping(False),
+        "update": stepping(rule.joins), "update_unpacked": stepping(False),
         "check": lambda tensors: partial(all_finite, torch.cat(tensors)),
     }  # fmt: skip
 
 
 def touches(
-    task: Task, lengths: Sequence[int], bench: Bench = HOST, *, again: bool = False, names: Collection[str] = ()
-) -> dict[str, tuple[Seconds, Seconds, Seconds]]:
+    task: Task, rule: Optimizer, lengths: Sequence[int], bench: Bench = HOST, *, again: bool = False,
+    names: Collection[str] = (),
+) -> dict[str, tuple[Seconds, Seconds, Seconds]]:  # fmt: skip
     """`parts_of` the passes over a model's own tensors, or of those with these names, each called again and again,
     after other work or right behind itself (`again`)."""
     dtype, found = floats_of(task), {}
-    for name, passing in passes_of(task).items():
+    for name, passing in passes_of(task, rule).items():
         if not names or name in names:
             runs = touch_runs(passing, lengths, bench, bench, dtype)
             found[name] = parts_of((cold_seconds(run, each, again=again) for run, each in runs), lengths)
@@ -128,11 +127,11 @@ def touches(
 
 
 def aged_touches(
-    task: Task, lengths: Sequence[int], near: Bench, far: Bench, age: Seconds, loads: Sequence[Run]
+    task: Task, rule: Optimizer, lengths: Sequence[int], near: Bench, far: Bench, age: Seconds, loads: Sequence[Run]
 ) -> tuple[dict[str, tuple[Seconds, Seconds, Seconds]], list[Seconds]]:
     """(the same of passes over what was not touched for `age` seconds, all tensors of the model being `far`;
     core-seconds of `loads`, which were not made as long)."""
-    dtype, passes = floats_of(task), {n: passing for n, passing in passes_of(task).items() if n not in WARM}
+    dtype, passes = floats_of(task), {n: passing for n, passing in passes_of(task, rule).items() if n not in WARM}
     runs = [run for passing in passes.values() for run in touch_runs(passing, lengths, near, far, dtype)]
     kin = [name.removesuffix("_unpacked") for name in passes for _ in range(3)]
     spent = aged_seconds([*runs, *loads], [*kin, *["load"] * len(loads)], age)
@@ -239,14 +238,14 @@ def rank_touches(
     are all that is asked for; and on a card those of launching all that."""
     torch.manual_seed(0)
     bench, *launching = benches_of(device)
-    lengths = lengths_of(graph, bench.most)
+    rule, lengths = graph.optimizer, lengths_of(graph, bench.most)
     with torch.no_grad(), without_denormals():
         near, far = (behind_step(bench, graph, count, least) for least in AHEAD)
         loads, at_hand = load_runs(task, graph, count, near), Feed(task, 0).at_hand
-        passed, (few, many) = aged_touches(task, lengths, near, far, min(age, OLDEST), loads)
+        passed, (few, many) = aged_touches(task, rule, lengths, near, far, min(age, OLDEST), loads)
         beside_it = None if at_hand or bench.each else loads[1][0]
         found: dict[str, Any] = {
-            **passed, **touches(task, lengths, near, names=WARM),
+            **passed, **touches(task, rule, lengths, near, names=WARM),
             "load": load_seconds(few, many, count, beside_it), "at_hand": at_hand,
         }  # fmt: skip
         if passes and not launching:
@@ -257,11 +256,11 @@ def rank_touches(
             "coding": coding_disturbance() if codecs and device == CPU else 0.0,
         }  # fmt: skip
         host = {name: found[name] for name in ("load", "instruction")}
-        beside = [{**touches(task, lengths, one), **host} for one in launching]
+        beside = [{**touches(task, rule, lengths, one), **host} for one in launching]
         if launching:
             found |= {"load": bringing_seconds(task, count, bench)}
             found |= dict.fromkeys(("instruction", "waking", "choosing"), NEVER)
-        again = {} if launching else touches(task, [NEAR // 2], near, again=True)
+        again = {} if launching else touches(task, rule, [NEAR // 2], near, again=True)
         forget()
         following = NEVER if launching else following_seconds()
         return found | {"launching": beside, "again": again, "following": following}

@@ -134,14 +134,10 @@ def optimizer_for(task: Task, parts: list[torch.Tensor]) -> torch.optim.Optimize
             part.requires_grad_(before)
 
 
-def elementwise(task: Task) -> bool:
-    """Whether the optimizer does the same to each element, whatever tensor it is part of. Steps on small tensors tell:
-    all of them, some `alone`, all joined into one; and so do the operators that steps call, since a bound may hold and
-    statistics be unused until long after."""
-    return alone(task) and _by_element(task)
-
-
 def _by_element(task: Task) -> bool:
+    """Whether one that does the same to a tensor alone does it to each element, whatever tensor it is part of. Steps on
+    small tensors tell, apart and all joined into one; and so do the operators that steps call, since a bound may hold
+    and statistics be unused until long after."""
     seen = Watched()
     try:
         (plain, *_), (flat, *_) = _stepped(task, seen=seen), _stepped(task, join=True)
@@ -174,13 +170,9 @@ def _taken(task: Task) -> int:
     return 0
 
 
-def joins(task: Task) -> bool:
+def _same_bits(task: Task) -> bool:
     """Whether it also gives the same bits if tensors are joined. torch's fused optimizers do not: they compute the last
     few elements of a tensor in another way."""
-    return elementwise(task) and _same_bits(task)
-
-
-def _same_bits(task: Task) -> bool:
     return all(map(torch.equal, *(_stepped(task, torch.float32, join=j) for j in (True, False))))
 
 

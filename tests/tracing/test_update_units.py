@@ -15,7 +15,7 @@ from partita.errors import TaskError
 from partita.program.update_units import UNIT_BYTES, units_of
 from partita.tracing.capture import capture
 from partita.tracing.elements import Watched
-from partita.tracing.optimizer import alone, elementwise, joins, optimizer_for, optimizer_spec, state_of_shapes
+from partita.tracing.optimizer import alone, optimizer_for, optimizer_spec, state_of_shapes
 from partita.tracing.update_units import UpdateUnit, apart, groups_of, joined, parted, states_of
 from tests.small import perceptron
 
@@ -185,6 +185,7 @@ class Normed(optim.Optimizer):
     def __init__(self, parameters: Iterable[Tensor]) -> None:
         super().__init__(parameters, {})
 
+    @torch.no_grad()
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
         for p in (p for group in self.param_groups for p in group["params"]):
             p.sub_(0.1 * p.grad / p.grad.norm())
@@ -193,6 +194,7 @@ class Normed(optim.Optimizer):
 class Together(Normed):
     """A rule with one norm over all tensors that it was given."""
 
+    @torch.no_grad()
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
         norm = sum(float(p.grad.norm()) ** 2 for p in self.param_groups[0]["params"]) ** 0.5
         for p in self.param_groups[0]["params"]:
@@ -316,10 +318,11 @@ COUPLED: dict[str, Make] = {
 def test_a_rule_is_known_by_what_it_does(rule: str) -> None:
     """EX-06: also by what it does seldom, late, or to some tensors alone."""
     task = replace(perceptron(), optimizer=({"by place": by_place} | RULES | MIXING | COUPLED)[rule])
-    assert elementwise(task) is (rule not in MIXING and rule not in COUPLED)
-    assert alone(task) is (rule not in COUPLED)
+    told = optimizer_spec(task, "fp32")
+    assert told.elementwise is (rule not in MIXING and rule not in COUPLED)
+    assert told.alone is (rule not in COUPLED)
     if rule in RULES:
-        assert joins(task)
+        assert told.joins
 
 
 @pytest.mark.parametrize(
@@ -358,13 +361,6 @@ def test_what_is_frozen_counts_as_trained_while_its_rule_is_made() -> None:
     parts = [torch.ones(2), torch.ones(2, requires_grad=True)]
     optimizer_for(replace(perceptron(), optimizer=choosing), parts)
     assert (seen, [part.requires_grad for part in parts]) == ([True, True], [False, True])
-
-
-def test_a_fused_rule_has_other_bits_where_it_is_joined() -> None:
-    """On processors: close enough to be cut, and not joined."""
-    task = replace(perceptron(), optimizer=lambda ps: optim.AdamW(ps, lr=0.01, fused=True))
-    assert elementwise(task)
-    assert not joins(task)
 
 
 def test_state_by_rows_and_columns_is_that_of_the_model_s_own_shapes() -> None:
