@@ -23,10 +23,11 @@ from partita.cluster.text import load_cluster
 from partita.errors import PartitaError, RunError, reported
 from partita.graph.text import read_graph
 from partita.plan.text import read_plan
-from partita.probes import probe
 from partita.probes.disturbance import UNDISTURBED, rank_disturbance
 from partita.probes.link_timing import rank_wires
+from partita.probes.operators import rank_operators
 from partita.probes.schedule_timing import schedule_seconds
+from partita.probes.touches import rank_touches
 from partita.runs.execution import run
 from partita.runs.session import Job, Session
 from partita.runs.world import join_world
@@ -105,7 +106,7 @@ class Service:
         if self.rank >= request["ranks"]:
             return {}
         session, asked = self.session, {name: request[name] for name in ("batches", "known", "steps", "total")}
-        return probe.rank_operators(
+        return rank_operators(
             session.task, session.graph, self.rank, request["ranks"], device=session.device, tell=tell, **asked
         )
 
@@ -115,7 +116,7 @@ class Service:
         if self.rank >= request["ranks"]:
             return {}
         session, asked = self.session, {name: request[name] for name in ("codecs", "age", "passes")}
-        return probe.rank_touches(session.task, session.graph, request["count"], device=session.device, **asked)
+        return rank_touches(session.task, session.graph, request["count"], device=session.device, **asked)
 
     def wires(self, request: Request, tell: Tell) -> dict[str, Any]:
         """Micro-benchmarks of messages and all-reduces."""

@@ -1,6 +1,8 @@
 """Micro-benchmarks, as one rank carries them out; the lab makes Costs of what they return.
 
-probe              operators, passes over tensors and loading of one rank
+operators          what a rank replies of its share of a plan's operators
+touches            what it replies of passes over tensors, and of what goes with them
+loads              loading a batch
 bench              Bench: how a call is timed, and by which clock
 timing             calls timed after other work
 stretches          operators that follow one another, with inputs: what is timed together

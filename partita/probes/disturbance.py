@@ -33,9 +33,9 @@ from partita.probes.extra_lane import ExtraLane
 from partita.probes.link_timing import round_about
 from partita.probes.operator_timing import without_denormals
 from partita.probes.overlap_timing import overlapped_seconds
-from partita.probes.probe import touched_bytes
 from partita.probes.stretches import acted, acting, make, shared_of, stretches_of
 from partita.probes.timing import elsewhere, seconds_behind, slowed_by
+from partita.probes.touches import touched_bytes
 from partita.simulator.cooling import fetched
 from partita.transport.processes import Processes
 from partita.units import Bytes, Seconds

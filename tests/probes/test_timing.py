@@ -19,7 +19,6 @@ from partita.graph.patterns import shares_memory
 from partita.probes.bench import HOST, Bench
 from partita.probes.extra_lane import ExtraLane
 from partita.probes.operator_timing import timed_pass
-from partita.probes.probe import parts_of, touch_runs
 from partita.probes.stretches import ending, make, stretches_of
 from partita.probes.timing import (
     aged_seconds,
@@ -32,6 +31,7 @@ from partita.probes.timing import (
     slowed_by,
     surroundings,
 )
+from partita.probes.touches import parts_of, touch_runs
 from partita.runtime.device import CPU
 from tests.small import layers, two_layers
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from partita.lab.link_costs import sizes_for
 from partita.lab.replies import TOUCHES
 from partita.probes.link_timing import CHAINED
-from partita.probes.probe import rank_touches
+from partita.probes.touches import rank_touches
 from partita.recipes.catalogue import call
 from partita.recipes.fastest import candidates
 from partita.runtime.device import CPU
