@@ -109,7 +109,7 @@ def demand_of(costs: Costs, program: Program, act: Act, circle: Circle = ALONE, 
 
 
 def _looking(costs: Costs, program: Program, bucket: Bucket) -> Seconds:
-    """Core-seconds of looking whether a bucket is finite, of weights and where no scaled loss looks for itcosts."""
+    """Core-seconds of looking whether a bucket is finite, of weights, and where no scaled loss looks for it."""
     return costs.check.of(bucket.elements) if bucket.pieces and not program.scaling else 0.0
 
 

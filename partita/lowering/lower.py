@@ -1,10 +1,14 @@
-"""Plan -> Program: what each rank computes, then what agreement adds to it, then the updates; `verify` judges.
+"""Plan -> Program, pass after pass; `verify` judges what comes out.
 
-recomputation  what backward computes again of forward       -> another step, whose segments are run
-samples        who takes which part of the minibatch         -> roles with Load, F, B
-agreement      one of: nothing, all-reduce, servers, average -> Pack, Collective | Send, Receive, Combine | Scale, Mix
-updates        Clip, Update after what completes a bucket
-final round    where replicas still differ after the last one: what brings them together
+precision, recomputation  short dtypes, and what backward computes again  -> another step, whose segments are run
+samples, or stages        who takes which part of a minibatch or a model  -> roles with Load, F, B
+agreement                 none, all-reduces, servers, averages, ...       -> Pack, what moves and adds, Clip, Update
+ordering                  which message goes first                        -> lanes that choose
+shards                    state divided over those who agree              -> scatters, gathers, Updates of a part
+statistics, precision     buffers once a minibatch; masters, scaled loss  -> Settle, Updates of a master
+half_sums                 long sums of fp16                               -> Collectives by a ring of our own
+
+Where replicas still differ after the last round, `final_round` makes another Program, which brings them together.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Putting a rank together: from a task, a graph and a Program to something that a driver can advance."""
+"""Putting a rank together: from a task, a graph and a Program to something that a driver can advance; and all ranks of
+a run in one thread, as `verify` has them (`train_in_process`)."""
 
 from __future__ import annotations
 
