@@ -24,9 +24,7 @@ from partita.graph.kinds import kinds_of
 from partita.graph.precision import shortened
 from partita.graph.signature import signature
 from partita.plan.wire import Codec
-from partita.program.instruction import (
-    Collective,
-)  # fmt: skip
+from partita.program.instruction import Collective
 from partita.program.program import Program
 from partita.units import BytesPerSecond, Seconds
 from partita.wire.algorithms import by_messages
@@ -165,7 +163,7 @@ class Costs:
     def _batches(self) -> dict[tuple[int, str, bool], dict[str, Seconds]]:
         return {}
 
-    def _operator(self, key: str, part: Part | None = None) -> Seconds:
+    def _operator(self, key: str, part: Part | None) -> Seconds:
         if part is not None and key + part.mark in self.operators:
             return self.operators[key + part.mark]
         if key not in self.operators:

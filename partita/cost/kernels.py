@@ -57,7 +57,7 @@ BARE: Final = 0.056
 UNSTATED: Final[BytesPerSecond] = 900e9  # of the memory of one that states neither: the median of these 36 parts
 
 
-def format_of(device: Device, dtype: str, *, tf32: bool = False) -> str:
+def format_of(device: Device, dtype: str, *, tf32: bool) -> str:
     """The format in which a device multiplies numbers of a dtype: of fp32 in TF32 where that may be and there is that,
     and what the data sheet does not name in fp32."""
     flops, name = dict(device.flops), PRECISION_OF.get(dtype, "fp32")

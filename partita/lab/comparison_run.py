@@ -193,7 +193,7 @@ def run_comparison(
 
 
 def measured_plans(
-    rehearsal: Rehearsal, drafts: Mapping[str, Plan], again: Again, schedules: Collection[str] = ()
+    rehearsal: Rehearsal, drafts: Mapping[str, Plan], again: Again, schedules: Collection[str]
 ) -> tuple[dict[str, Plan], Costs]:
     """(plans, costs): the drafts made `again` with measured costs, by which recipes cut stages and choose collectives
     among `schedules`. If this changes a plan, costs are measured once more, for the plans as they are now."""

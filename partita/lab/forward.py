@@ -29,7 +29,7 @@ class ForwardedSignal:
 
 
 @contextmanager
-def forwarding(workers: Sequence[Worker], wanted: bool = True) -> Iterator[ForwardedSignal]:
+def forwarding(workers: Sequence[Worker], wanted: bool) -> Iterator[ForwardedSignal]:
     """Pass the first signal on; a second one ends this process as without it. Does nothing unless `wanted`, nor outside
     the main thread, since other threads have no signals."""
     heard = ForwardedSignal()

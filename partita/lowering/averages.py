@@ -134,7 +134,7 @@ def _entering(draft: Draft, fragment: tuple[int, ...], later: bool) -> list[Inst
     return found
 
 
-def outer_step(bucket: str, outer: Outer, share: float, lag: int = 0) -> list[Mix]:
+def outer_step(bucket: str, outer: Outer, share: float, lag: int) -> list[Mix]:
     """SGD on the weights agreed on last, with `share` times the summed changes for a gradient, and its result taken."""
     anchor, delta, velocity = Term(Space.ANCHOR), Space.DELTA, Space.VELOCITY
     straight = Term(delta, (-outer.rate * share,))

@@ -70,7 +70,7 @@ def unlike_its_parts(task: Task, batch: int, seed: int = 0) -> str:
     return _unlike(task, Feed(task, seed), [(0, range(min(SAMPLES, batch)), 0, 1)])
 
 
-def unlike_its_shares(task: Task, program: Program, steps: int, seed: int = 0, *, drawing: bool = False) -> str:
+def unlike_its_shares(task: Task, program: Program, steps: int, seed: int, *, drawing: bool = False) -> str:
     """A sentence if the loss of a minibatch of the first steps is not the mean of the losses of a part that the program
     makes of it and of the rest, in evaluation mode, or, `drawing`, in training mode; else ""."""
     shares, feed = [share for share in shares_of(program) if not share.step], Feed(task, seed)

@@ -166,9 +166,7 @@ def lone_seconds(rank: int, lane: ExtraLane | None = None) -> tuple[Seconds, Sec
     return median(walls[-LONE_ROUNDS:]), median(cores[1:])
 
 
-def rank_wires(
-    rank: int, world: int, sizes: tuple[Bytes, ...], kinds: Collection[str], device: str = CPU
-) -> dict[str, Any]:
+def rank_wires(rank: int, world: int, sizes: tuple[Bytes, ...], kinds: Collection[str], device: str) -> dict[str, Any]:
     """Curves of the collectives in `kinds`, and what small messages and messages in crowds cost, once before all else
     and once behind it; and curves of messages from rank 0 to rank 1."""
     if world == 1:

@@ -74,7 +74,7 @@ def loses(kept: torch.dtype, own: torch.dtype) -> bool:
     return not torch.can_cast(kept, own) or kept.is_floating_point != own.is_floating_point
 
 
-def first_weights(task: Task, seed: int, init: str = "") -> Values:
+def first_weights(task: Task, seed: int, init: str) -> Values:
     """Parameters and buffers by name: of the module built under the seed, or of the weights file `init`."""
     model, values = initial(task, seed)
     if init:

@@ -109,7 +109,7 @@ def in_tf32(code: Callable[..., None], device: str) -> Callable[..., None]:
     return rounding
 
 
-def to_device(tensor: torch.Tensor, device: str, floating: torch.dtype | None = None) -> torch.Tensor:
+def to_device(tensor: torch.Tensor, device: str, floating: torch.dtype | None) -> torch.Tensor:
     """A sample's tensor on the device, a float as `floating` where it is given."""
     dtype = floating if floating is not None and tensor.is_floating_point() else tensor.dtype
     if device == CPU:

@@ -57,7 +57,7 @@ def kept(task: Task, model: nn.Module | None = None) -> dict[tuple[str, str], Pl
     return {(place.who, place.name): place for place in places if _tells(place.value)}
 
 
-def own_values(task: Task, model: nn.Module | None = None) -> dict[tuple[str, str], Any]:
+def own_values(task: Task, model: nn.Module | None) -> dict[tuple[str, str], Any]:
     """The values that are kept, tensors by identity, and arrays and generators by what is in them."""
     return {key: _told(place.value) for key, place in kept(task, model).items()}
 
