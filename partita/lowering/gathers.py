@@ -7,6 +7,7 @@ compute      F0 X2  F1 X1  F2 B0 X0  B1 X1.1 ..
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -79,21 +80,8 @@ def gathered(work: Sequence[Instruction], uses: Sequence[Use], ahead: int) -> tu
     A gather goes once the use `ahead` of its own may begin, the bucket's use before is over, and in a round's first
     one the update.
     """
-    names, count = [], dict.fromkeys((use.bucket.name for use in uses), 0)
-    for use in uses:
-        names.append(use.bucket.name[1:] + (f".{count[use.bucket.name]}" if count[use.bucket.name] else ""))
-        count[use.bucket.name] += 1
-    line: list[Instruction] = []
-    starts: dict[int, int] = {}
-    begun: dict[int, list[After]] = {}
-    over: dict[int, list[Instruction]] = {}
-    for name, use in zip(names, uses, strict=True):
-        begun.setdefault(use.first, []).append(After(f"G{name}"))
-        given = Instruction(f"X{name}", Free(use.bucket.name, Space.PARAMETER), "compute")
-        over.setdefault(use.last, []).append(given)
-    for n, one in enumerate(work):
-        starts[n] = len(line)
-        line += (replace(one, after=(*one.after, *begun[n])) if n in begun else one, *over.get(n, ()))
+    names = _numbered(uses)
+    line, starts = _compute_lane(work, uses, names)
     at = {one.name: n for n, one in enumerate(line)}
     final = {use.bucket.name: name for name, use in zip(names, uses, strict=True)}
     earlier, acts = dict[str, str](), dict[str, Collective]()  # of each bucket one act, however often it is used
@@ -116,3 +104,29 @@ def gathered(work: Sequence[Instruction], uses: Sequence[Use], ahead: int) -> tu
         act = acts.setdefault(bucket, Collective(Kind.ALL_GATHER, bucket, shares.groups, Space.PARAMETER))
         found.append((trigger, Instruction(f"G{name}", act, "wire", tuple(dict.fromkeys(waits)))))
     return line, found
+
+
+def _numbered(uses: Sequence[Use]) -> list[str]:
+    """What the instructions of each use have behind their letter: its bucket's number, and which use of it this is."""
+    names, count = [], Counter[str]()
+    for bucket in (use.bucket.name for use in uses):
+        names.append(bucket[1:] + (f".{count[bucket]}" if count[bucket] else ""))
+        count[bucket] += 1
+    return names
+
+
+def _compute_lane(
+    work: Sequence[Instruction], uses: Sequence[Use], names: Sequence[str]
+) -> tuple[list[Instruction], list[int]]:
+    """(the compute lane: the first reader of a use waits for its gather, and behind the last one it is given back;
+    where each instruction of `work` stands in it)."""
+    begun: dict[int, list[After]] = {}
+    over: dict[int, list[Instruction]] = {}
+    for name, use in zip(names, uses, strict=True):
+        begun.setdefault(use.first, []).append(After(f"G{name}"))
+        over.setdefault(use.last, []).append(Instruction(f"X{name}", Free(use.bucket.name, Space.PARAMETER), "compute"))
+    line, starts = list[Instruction](), list[int]()
+    for n, one in enumerate(work):
+        starts.append(len(line))
+        line += (replace(one, after=(*one.after, *begun[n])) if n in begun else one, *over.get(n, ()))
+    return line, starts
