@@ -59,33 +59,24 @@ FORWARD, BACKWARD = "opaque_forward_0", "opaque_backward_0"
 @dataclass
 class RealStep:
     """What one real step on SIZES[0] samples showed: whether the loss has a weight, FLOPs and calls of forward and
-    backward, and the bytes that autograd keeps besides the weights."""
+    backward, the bytes that autograd keeps besides the weights, by their address, and what of the module the step
+    `changed` that is not trained."""
 
     weighted: bool = False
     forward: tuple[float, int] = (0.0, 0)
     backward: tuple[float, int] = (0.0, 0)
     kept: dict[int, int] = field(default_factory=dict)
+    changed: dict[str, Tensor] = field(default_factory=dict)
 
 
 def opaque_graph(task: Task, batch: int, precision: str, optimizer: Optimizer, reason: str) -> Graph:
     """A Graph of two operators; `reason` says why it has no more. Raises CaptureError if the model cannot be built, if
     memory lacks for one real step, or if not even that, on two samples, works."""
     _check_memory(task, precision)
-    try:
-        model = build_model(task, precision)
-    except PartitaError:
-        raise
-    except Exception as error:
-        raise CaptureError(
-            f"the model of {task.name!r} cannot be built ({first_line(error)}); make task.model() work on its own first"
-        ) from error
-    before = {name: t.detach().clone() for name, t in untrained(model).items()}
-    places = {name: standing(t) for name, t in untrained(model).items()}
+    model = _built(task, precision)
     tried = _step(task, model, precision)
-    after = untrained(model)
-    changed = [name for name, t in after.items() if standing(t) != places[name] or not torch.equal(t, before[name])]
     inputs = tuple((f"input.{i}", t) for i, t in enumerate(_inputs(task, precision)))
-    named, buffers = parted_leaves(model, changed)
+    named, buffers = parted_leaves(model, tried.changed)
     gradients = [name for name, p in named.items() if p.requires_grad]
     scalar = Tensor((), str(DTYPES[precision])[6:])
     leaves: tuple[Any, ...] = tuple(
@@ -93,7 +84,7 @@ def opaque_graph(task: Task, batch: int, precision: str, optimizer: Optimizer, r
     )  # fmt: skip
     first = 2 if tried.weighted else 1
     each = sum(tried.kept.values()) // SIZES[0]
-    made = (*(scalar,) * first, *(_spec(before[name]) for name in changed), Tensor((Affine(each),), "uint8"))
+    made = (*(scalar,) * first, *tried.changed.values(), Tensor((Affine(each),), "uint8"))
     forward = Operator(
         FORWARD, "partita.opaque_forward", leaves, _counted(*tried.forward), made, True,
     )  # fmt: skip
@@ -114,7 +105,7 @@ def opaque_graph(task: Task, batch: int, precision: str, optimizer: Optimizer, r
         constants=(Constant(TANGENT, scalar, one),), inputs=inputs,
         loss=Ref(FORWARD, 0), weight=Ref(FORWARD, 1) if tried.weighted else None,
         gradients=tuple((name, Ref(BACKWARD, i)) for i, name in enumerate(gradients)),
-        mutations=tuple((name, Ref(FORWARD, first + i)) for i, name in enumerate(changed)),
+        mutations=tuple((name, Ref(FORWARD, first + i)) for i, name in enumerate(tried.changed)),
         optimizer=optimizer, rung="opaque", blind=reason, symbolic=True, global_batch=task.batch_size,
         clip_norm=task.clip_norm or 0.0, samples=len(task.data),
     )  # fmt: skip
@@ -160,11 +151,24 @@ def _check_memory(task: Task, precision: str) -> None:
         )
 
 
+def _built(task: Task, precision: str) -> nn.Module:
+    """The task's module. Raises CaptureError where it cannot be built."""
+    try:
+        return build_model(task, precision)
+    except PartitaError:
+        raise
+    except Exception as error:
+        raise CaptureError(
+            f"the model of {task.name!r} cannot be built ({first_line(error)}); make task.model() work on its own first"
+        ) from error
+
+
 def _step(task: Task, model: nn.Module, precision: str) -> RealStep:
-    """Take one real step."""
+    """Take one real step. Raises CaptureError where the loss does not work."""
     tensors, rest = flatten(build_batch(task, [i % len(task.data) for i in range(SIZES[0])], precision))
     held, found = {p.untyped_storage().data_ptr() for p in model.parameters()}, RealStep()
-    before = {name: standing(p) for name, p in model.named_parameters() if p.requires_grad}
+    trained = {name: standing(p) for name, p in model.named_parameters() if p.requires_grad}
+    others = {name: (standing(t), t.detach().clone()) for name, t in untrained(model).items()}
 
     def keep(tensor: torch.Tensor) -> torch.Tensor:
         for storage in _storages(tensor):
@@ -186,13 +190,17 @@ def _step(task: Task, model: nn.Module, precision: str) -> RealStep:
             ) from error
         found.forward = counts.flops, counts.calls
         loss, weight = split_loss(task, value)
-        check_frozen(model, before)
-        check_unchanged(n for n, p in model.named_parameters() if n in before and standing(p) != before[n])
+        check_frozen(model, trained)
+        check_unchanged(n for n, p in model.named_parameters() if n in trained and standing(p) != trained[n])
         torch.autograd.backward(loss)
     flops, calls = found.forward
     found.backward, found.weighted = (counts.flops - flops, counts.calls - calls), weight is not None
     for name, p in model.named_parameters():
         check_gradient(name, p.grad)
+    for name, now in untrained(model).items():
+        place, before = others[name]
+        if standing(now) != place or not torch.equal(now, before):
+            found.changed[name] = _spec(before)
     return found
 
 
