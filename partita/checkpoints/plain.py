@@ -19,6 +19,7 @@ import numpy as np
 import torch
 
 from partita.errors import InputError, TaskError
+from partita.tracing.spelling import spelt
 
 LARGEST: Final = 4096
 
@@ -33,7 +34,7 @@ def to_plain(value: Any, what: str) -> Any:
         return value
     if isinstance(value, torch.Tensor) and value.numel() <= LARGEST:
         flat = value.detach().cpu().reshape(-1)
-        return {"tensor": [str(value.dtype).removeprefix("torch."), list(value.shape), to_plain(flat.tolist(), what)]}
+        return {"tensor": [spelt(value.dtype), list(value.shape), to_plain(flat.tolist(), what)]}
     if type(value) is list:
         return [to_plain(item, what) for item in value]
     if isinstance(value, tuple | deque):

@@ -13,6 +13,7 @@ from partita.kernels import adaptive, chosen, elias, levels, lowrank, ranges, ro
 from partita.kernels.cards import ANYWHERE, pair_of
 from partita.kernels.site import NOWHERE, Site
 from partita.plan.wire import Codec
+from partita.tracing.spelling import spelt
 from partita.units import Bytes
 from partita.wire.codec import SPECS, Settings, settings_of, spec_of
 from partita.wire.offered import pair_offered
@@ -60,7 +61,7 @@ def unfused(
         made, most = asked(encode, values, settings, key), message.nbytes
         least = 0 if varies() else most
         if made.dtype is not torch.uint8 or made.dim() != 1 or not least <= made.numel() <= most:
-            shown = f"{str(made.dtype).removeprefix('torch.')} of shape {list(made.shape)}"
+            shown = f"{spelt(made.dtype)} of shape {list(made.shape)}"
             allowed = (
                 f"the {most} bytes that the codec's size gives for so many, or set varies=True in its Spec if they vary"
             )

@@ -31,6 +31,7 @@ from partita.plan.sync import Payload, Sync
 from partita.program.layout import even
 from partita.recipes.reading import read_text
 from partita.runtime.generators import generators_kept, host_states, seed_all, set_host_states
+from partita.tracing.spelling import spelt
 from partita.units import Bytes
 
 
@@ -222,10 +223,7 @@ def _plan_of(plan: Plan | str, model: Any, world: int) -> Plan:
     if wanted is None:
         raise PlanError("auto needs a captured task; choose a plan with `partita plan` and give its name here")
     cluster: Cluster = load_cluster(f"local:{world}")
-    parameters = tuple(
-        Parameter(name, Tensor(tuple(p.shape), str(p.dtype).removeprefix("torch.")))
-        for name, p in model.named_parameters()
-    )
+    parameters = tuple(Parameter(name, Tensor(tuple(p.shape), spelt(p.dtype))) for name, p in model.named_parameters())
     bare = Graph("model", world, (), parameters, (), (), (), Ref("loss"), None, ())
     try:
         return wanted.plan(bare, cluster)

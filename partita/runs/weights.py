@@ -18,6 +18,7 @@ from partita.errors import OptionError, TaskError, first_line
 from partita.files import temporary
 from partita.runs.assembly import Values, initial, values_of
 from partita.task import Task
+from partita.tracing.spelling import spelt
 
 RANDOM: Final = "random state"
 
@@ -60,7 +61,7 @@ def load_weights(model: Any, path: Path) -> None:
                     )
                 if loses(found[name].dtype, tensor.dtype):
                     raise TaskError(
-                        f"{path} has {name} in {str(found[name].dtype)[6:]} instead of {str(tensor.dtype)[6:]}, in "
+                        f"{path} has {name} in {spelt(found[name].dtype)} instead of {spelt(tensor.dtype)}, in "
                         "which values are lost; save weights in the dtype in which the model has them"
                     )
                 tensor.copy_(found[name])

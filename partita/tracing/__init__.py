@@ -6,6 +6,7 @@ the step, recorded
     trace              one step on fake tensors
     record             its calls, with who made them
     calls              AtenCall
+    spelling           dtypes and layouts in a Graph's words
     shorten            half precision, call by call
     assigned           what is assigned to a tensor's data
     promote            fp64 throughout

@@ -19,6 +19,7 @@ from partita.tracing.calls import AtenCall
 from partita.tracing.changed import as_read
 from partita.tracing.draws import is_random
 from partita.tracing.known import NeedsData
+from partita.tracing.spelling import spelt
 from partita.tracing.trace import Trace
 
 SAME = frozenset({"detach", "alias", "lift", "lift_fresh", "lift_fresh_copy"})
@@ -51,7 +52,7 @@ class Names:
         shape, strides = tuple(tensor.shape), tensor.stride()
         found = self.specs.get((shape, strides, tensor.dtype))
         if found is None:
-            found = Tensor(shape, str(tensor.dtype)[6:], () if strides == dense(shape) else strides)
+            found = Tensor(shape, spelt(tensor.dtype), () if strides == dense(shape) else strides)
             self.specs[shape, strides, tensor.dtype] = found
         return found
 
@@ -174,7 +175,7 @@ def _call(call: AtenCall, names: Names, key: int) -> tuple[str, tuple[Argument, 
     arguments = tuple(_argument(a, names) for a in call.arguments)
     keywords = tuple((k, _argument(v, names)) for k, v in call.keywords.items())
     if not any(references(arguments)) and any(a.name == "dtype" for a in call.function._schema.arguments):
-        dtype = Symbol("dtype", str(call.result.dtype)[6:])
+        dtype = Symbol("dtype", spelt(call.result.dtype))
         keywords = (*(pair for pair in keywords if pair[0] != "dtype"), ("dtype", dtype))
     target = str(call.function)
     if not is_random(call.function):
@@ -196,13 +197,13 @@ def _argument(value: Any, names: Names) -> Argument:
     if isinstance(value, complex):
         return Symbol("complex", str(value))
     if isinstance(value, torch.dtype):
-        return Symbol("dtype", str(value)[6:])
+        return Symbol("dtype", spelt(value))
     if isinstance(value, torch.device):
         return Symbol("device", "")
     if isinstance(value, torch.layout):
-        return Symbol("layout", str(value)[6:])
+        return Symbol("layout", spelt(value))
     if isinstance(value, torch.memory_format):
-        return Symbol("memory_format", str(value)[6:])
+        return Symbol("memory_format", spelt(value))
     raise CaptureError(f"a call has the argument {value!r} of type {type(value).__name__}, which a graph cannot hold")
 
 

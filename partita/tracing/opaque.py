@@ -42,6 +42,7 @@ from partita.tracing.prepare import (
     standing,
     untrained,
 )
+from partita.tracing.spelling import spelt
 from partita.tracing.trace import elements_of
 from partita.units import show_bytes
 
@@ -78,7 +79,7 @@ def opaque_graph(task: Task, batch: int, precision: str, optimizer: Optimizer, r
     inputs = tuple((f"input.{i}", t) for i, t in enumerate(_inputs(task, precision)))
     named, buffers = parted_leaves(model, tried.changed)
     gradients = [name for name, p in named.items() if p.requires_grad]
-    scalar = Tensor((), str(DTYPES[precision])[6:])
+    scalar = Tensor((), spelt(DTYPES[precision]))
     leaves: tuple[Any, ...] = tuple(
         tuple(Ref(name) for name in names) for names in (named, buffers, (name for name, _ in inputs))
     )  # fmt: skip
@@ -237,4 +238,4 @@ def _leaves(task: Task, size: int, precision: str) -> list[Tensor]:
 
 
 def _spec(tensor: torch.Tensor) -> Tensor:
-    return Tensor(tuple(tensor.shape), str(tensor.dtype)[6:], () if tensor.is_contiguous() else tensor.stride())
+    return Tensor(tuple(tensor.shape), spelt(tensor.dtype), () if tensor.is_contiguous() else tensor.stride())

@@ -16,6 +16,7 @@ from partita.graph.graph import Optimizer
 from partita.task import Task
 from partita.tracing.elements import Watched
 from partita.tracing.prepare import DTYPES
+from partita.tracing.spelling import spelt
 from partita.tracing.update_units import apart, joined, states_of
 
 SHAPES: Final = (
@@ -48,7 +49,7 @@ def optimizer_spec(task: Task, precision: str) -> Optimizer:
     _check_schedule(task, optimizer)
     name = type(optimizer).__name__
     state = tuple(
-        (key, value.numel() / parameter.numel(), str(value.dtype)[6:])
+        (key, value.numel() / parameter.numel(), spelt(value.dtype))
         for key, value in optimizer.state[parameter].items()
         if isinstance(value, torch.Tensor) and value.numel() > 1
     )
@@ -87,7 +88,7 @@ def state_of_shapes(task: Task, precision: str, shapes: Sequence[Shape]) -> tupl
             optimizer.step()
             for key, value in optimizer.state[small].items():
                 if isinstance(value, torch.Tensor) and value.numel() > 1:
-                    place = key, str(value.dtype)[6:]
+                    place = key, spelt(value.dtype)
                     found[place] = found.get(place, 0) + sum(_elements(value, small, shape) for shape in many)
     except Exception:
         # The user's optimizer takes no parameters of such shapes by themselves: what one matrix told stands.

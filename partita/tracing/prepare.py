@@ -28,6 +28,7 @@ from partita.graph.tensor import DTYPE_OF, PRECISION_OF
 from partita.task import Task
 from partita.tracing.copies import fakes_cloned
 from partita.tracing.leaves import changed
+from partita.tracing.spelling import spelt
 
 Tensors = Mapping[str, torch.Tensor]
 TAKEN: Final = re.compile(rf"{TANGENT}|(input|constant)\.\d+")  # names of a graph's own values
@@ -112,12 +113,11 @@ def _check_parameters(task: Task, parameters: Mapping[str, nn.Parameter]) -> Non
 def _check_dtype(name: str, dtype: torch.dtype, precision: str) -> None:
     """Raises TaskError for a parameter that the user made in another precision than the task's; float32 is torch's own
     choice, and becomes any."""
-    spelt = str(dtype)[6:]
-    given = PRECISION_OF.get(spelt, "fp32")
+    given = PRECISION_OF.get(spelt(dtype), "fp32")
     if given not in ("fp32", precision):
         raise TaskError(
-            f"parameter {name!r} is {spelt} and Task.precision is {precision!r}; give precision={given!r}, or make the "
-            "model in float32"
+            f"parameter {name!r} is {spelt(dtype)} and Task.precision is {precision!r}; give precision={given!r}, or "
+            "make the model in float32"
         )
 
 

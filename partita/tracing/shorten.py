@@ -16,6 +16,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 from partita.graph.precision import ATTENTION, dtype_rule
 from partita.tracing.fused import Fused
 from partita.tracing.prepare import parted_leaves
+from partita.tracing.spelling import spelt
 
 CONVOLUTIONS = (
     torch.conv1d, torch.conv2d, torch.conv3d, torch.conv_transpose1d, torch.conv_transpose2d, torch.conv_transpose3d,
@@ -32,7 +33,7 @@ class Shortened(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        rule = dtype_rule(str(func), torch._C._current_graph_task_id() != -1, str(self.wide)[6:])
+        rule = dtype_rule(str(func), torch._C._current_graph_task_id() != -1, spelt(self.wide))
         tensors = (leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor))
         floats = [tensor for tensor in tensors if tensor.dtype in (self.short, self.wide)]
         if func._schema.is_mutable or not floats:
