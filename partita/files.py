@@ -1,11 +1,13 @@
 """Files that are written whole or not at all, under another name first, which is then changed to their own; where
-temporary ones go; what a text in TOML says."""
+temporary ones go; what a file, or a text in TOML, says."""
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import re
+import stat
 import tempfile
 import tomllib
 from collections.abc import Iterator
@@ -86,6 +88,25 @@ def write_whole(path: Path, text: str) -> None:
         return
     with atomically(path.resolve()) as fresh:
         fresh.write_text(text, encoding="utf-8")
+
+
+def read_whole(path: Path) -> str:
+    """The text of a file in UTF-8, or of a pipe. One that nobody writes to is not waited for, nor is a device, which
+    may have no end. Raises OSError, and ValueError for what is no text."""
+    with open(path, encoding="utf-8-sig", opener=_at_once) as file:
+        kind = os.fstat(file.fileno()).st_mode
+        if stat.S_ISCHR(kind) or stat.S_ISBLK(kind):
+            raise OSError(errno.EINVAL, "it is a device", str(path))
+        os.set_blocking(file.fileno(), True)
+        text = file.read()
+    if not text and stat.S_ISFIFO(kind):
+        raise OSError(errno.ENODATA, "it is a pipe that nobody writes to", str(path))
+    return text
+
+
+def _at_once(path: str, flags: int) -> int:
+    """Open a file; a pipe also where its other end is not open."""
+    return os.open(path, flags | os.O_NONBLOCK)
 
 
 def sync(path: Path) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 from types import FrameType, ModuleType
 from typing import TYPE_CHECKING, Any, Final
 
-from partita.errors import Ended, PartitaError, TaskError, first_line, users_code
+from partita.errors import Ended, PartitaError, TaskError, did_you_mean, first_line, users_code
 
 if TYPE_CHECKING:
     import torch
@@ -213,11 +213,13 @@ def _made(spec: str) -> Task:
         raise TaskError(
             f"{spec!r} names no function of a file or a module; give file.py:function or package.module:function"
         )
-    found = getattr(_module(place), name, None)
+    found = getattr(module := _module(place), name, None)
     if isinstance(found, Task):
         return found
     if not callable(found):
-        raise TaskError(f"{place} has no function {name!r}; name the function that returns a Task, or a Task")
+        near = did_you_mean(name, [each for each in vars(module) if not each.startswith("_")])
+        hint = near or "name the function that returns a Task, or a Task"
+        raise TaskError(f"{place} has no function {name!r}; {hint}")
     with users_code(spec, "it takes no arguments and returns a partita.Task", TaskError):
         task = found()
     if not isinstance(task, Task):
@@ -226,11 +228,10 @@ def _made(spec: str) -> Task:
 
 
 def _module(place: str) -> ModuleType:
-    path = Path(place).resolve()
-    if place.endswith(".py") and not isfile(path):
+    if place.endswith(".py") and not isfile(place):
         raise TaskError(f"there is no file {place}; give file.py:function with the path of an existing file")
     try:
-        return module_of(path) if place.endswith(".py") else importlib.import_module(place)
+        return module_of(Path(place).resolve()) if place.endswith(".py") else importlib.import_module(place)
     except (PartitaError, Ended):
         raise
     except ModuleNotFoundError as error:

@@ -49,7 +49,7 @@ from partita.cluster.parts import part_table, parts
 from partita.cluster.quantity import Reader
 from partita.cluster.shipped import catalogue_names, catalogue_text, local_cluster
 from partita.errors import ClusterError, check_schema, did_you_mean
-from partita.files import read_toml
+from partita.files import read_toml, read_whole
 from partita.units import FlopsPerSecond
 
 SCHEMA: Final = 1
@@ -140,6 +140,9 @@ GROUP: Final[dict[str, Reader]] = {
 MEMBER: Final[dict[str, Reader]] = GROUP | {"device": quantity.word, "count": quantity.count, "port": table}
 
 
+_LOCAL: Final = "local:2"  # one of the names that are not in the catalogue
+
+
 def load_cluster(spec: str) -> Cluster:
     """The cluster that a TOML file, a catalogue name (`h100-dgx-x16`: 16 nodes) or `local:N` stands for.
 
@@ -157,7 +160,7 @@ def load_cluster(spec: str) -> Cluster:
         return replace(read_cluster(base, spec, nodes), name=spec)
     wanted = {*spec.lower().split("-")}
     alike = [known for known in catalogue_names() if wanted <= {*known.split("-")}]  # h100, dgx-h100
-    nearest = f"did you mean {' or '.join(alike)}?" if alike else did_you_mean(spec, catalogue_names())
+    nearest = f"did you mean {' or '.join(alike)}?" if alike else did_you_mean(spec, (*catalogue_names(), _LOCAL))
     hint = nearest or f"the catalogue has {', '.join(catalogue_names())}"
     name = "a catalogue name (with -x4 behind it: four nodes)"
     raise ClusterError(f"there is no cluster {spec!r}; give a .toml file, local:N or {name}: {hint}")
@@ -165,7 +168,7 @@ def load_cluster(spec: str) -> Cluster:
 
 def _file_text(spec: str) -> str:
     try:
-        return Path(spec).read_text(encoding="utf-8-sig")
+        return read_whole(Path(spec))
     except UnicodeDecodeError:
         raise ClusterError(f"{spec} is not text in UTF-8; give a TOML file") from None
     except OSError as error:

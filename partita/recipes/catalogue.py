@@ -248,7 +248,7 @@ def parse(text: str) -> tuple[str, dict[str, Any]]:
     if name.id not in RECIPES:
         meant = FAMILIAR.get(name.id.lower(), name.id.lower())
         none = "no recipe divides tensors, sequences or experts; " if meant in UNBUILT else ""
-        nearest = "" if none else did_you_mean(meant, RECIPES)
+        nearest = "" if none else did_you_mean(meant, (*RECIPES, AUTO))
         if meant == AUTO:
             nearest = f"the plan {AUTO}, in small letters and without knobs, is the best that a search finds"
         hint = nearest or f"{none}there are {', '.join(RECIPES)}{others()}"

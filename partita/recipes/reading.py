@@ -6,6 +6,7 @@ from os.path import isfile
 from pathlib import Path
 
 from partita.errors import OptionError, PlanError
+from partita.files import read_whole
 from partita.plan.plan import Plan
 from partita.plan.text import read_plan
 from partita.recipes.catalogue import AUTO, Call, apart, read_call
@@ -47,10 +48,10 @@ def with_knob(text: str, knob: str) -> str:
 
 def _of_file(text: str) -> Plan:
     try:
-        written = Path(text).read_text(encoding="utf-8-sig")
+        written = read_whole(Path(text))
     except FileNotFoundError:
         raise PlanError(f"there is no plan file {text}; give an existing one, a recipe call or auto") from None
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, ValueError) as error:
         raise PlanError(
             f"the plan file {text} cannot be read ({error}); give one that `partita plan -o` wrote"
         ) from None

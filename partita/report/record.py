@@ -17,6 +17,7 @@ from pydantic.dataclasses import dataclass
 from partita.cluster.text import read_cluster
 from partita.cluster.writing import write_cluster
 from partita.errors import OptionError, PartitaError, check_schema
+from partita.files import read_whole
 from partita.graph.text import digest_of
 from partita.report.comparison import Comparison, Row
 from partita.report.environment import Environment
@@ -64,7 +65,7 @@ def read_record(run: Path, page: Path | None = None) -> Comparison:
     check_unread((str(run), *(str(run / name) for name in FILES)), page)
     path = run / NAME if isdir(run) else run
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_whole(path)
     except (OSError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) else "it is no text"
         raise OptionError(

@@ -46,7 +46,7 @@ from partita.checkpoints.manifest import (
 from partita.checkpoints.shard import HEADER
 from partita.checkpoints.typed import read_strictly
 from partita.errors import InputError, OptionError, check_schema, first_line
-from partita.files import atomically
+from partita.files import atomically, read_whole
 from partita.graph.graph import Graph
 from partita.graph.tensor import ITEMSIZE
 from partita.plan.plan import Plan
@@ -161,7 +161,7 @@ def read_result(out: str) -> Finished | None:
     of another schema: a finished run is not to be taken for one that never began."""
     path = Path(out) / RESULT
     try:
-        body = json.loads(path.read_text())
+        body = json.loads(read_whole(path))
         check_schema(body["schema"], SCHEMA, str(path), "give another --out, or remove it")
         result = read_strictly(RunResult, body["take"])
         timeline = replace(result.timeline, spans=tuple(result.timeline.spans))

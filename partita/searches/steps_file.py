@@ -8,7 +8,7 @@ from typing import Final
 import tomli_w
 
 from partita.errors import OptionError, check_schema
-from partita.files import read_toml
+from partita.files import read_toml, read_whole
 from partita.plan.text import read_record, table_of
 from partita.searches.learners import HINT as OF_PLANS
 from partita.searches.steps_of_plans import StepsOfPlans
@@ -23,7 +23,7 @@ Steps = StepsToLoss | StepsOfPlans
 def read_steps(path: Path) -> Steps:
     """What a file of `write_steps` says. Raises InputError for a file that is not there or says something else."""
     try:
-        table = read_toml(path.read_text(encoding="utf-8-sig"))
+        table = read_toml(read_whole(path))
     except (OSError, ValueError) as error:  # what is no UTF-8 and what is no TOML are ValueErrors
         raise OptionError(f"--steps-to-loss {path} cannot be read ({error}); give a TOML file: {HINT}") from None
     check_schema(table.pop("schema", None), SCHEMA, f"--steps-to-loss {path}", f"write it anew: {HINT}", OptionError)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
+from threading import Timer
 
 import pytest
 
@@ -51,3 +53,52 @@ def test_a_call_with_a_number_too_long_to_print(text: str, capfd: pytest.Capture
 
 def test_a_name_of_a_cluster_too_long_for_a_file(capfd: pytest.CaptureFixture[str]) -> None:
     assert "there is no cluster 'hhhh" in refused(("cluster", "show", "h" * 5000), capfd)
+
+
+READ = {  # a kind of file: the command that reads it
+    "cluster.toml": ("cluster", "show"),
+    "plan.toml": SIMULATE,
+    "steps.toml": WORDS["steps"],
+    "graph.json": ("fit", "--cluster", "local:2", "--"),
+    "run.json": ("report",),
+}
+
+
+@pytest.mark.parametrize("name", READ)
+def test_a_pipe_that_nobody_writes_to_is_not_waited_for(
+    name: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    os.mkfifo(tmp_path / name)
+    assert "it is a pipe that nobody writes to" in refused((*READ[name], str(tmp_path / name)), capfd)
+
+
+def test_what_somebody_writes_to_a_pipe_later_is_waited_for() -> None:
+    """As where a shell gives `--cluster <(command)`."""
+    reads, writes = os.pipe()
+    with open(writes, "w") as end:
+        timer = Timer(0.1, lambda: (end.write(FILES["cluster"].format(1.0)), end.close()))
+        timer.start()
+        assert main(["cluster", "show", f"/dev/fd/{reads}"]) == 0
+        timer.join()
+    os.close(reads)
+
+
+def test_a_device_is_no_file(capfd: pytest.CaptureFixture[str]) -> None:
+    assert "/dev/zero cannot be read (it is a device)" in refused(("cluster", "show", "/dev/zero"), capfd)
+
+
+def test_a_link_to_itself_is_no_file(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "loop.py").symlink_to(tmp_path / "loop.py")
+    assert "there is no file" in refused(("capture", f"{tmp_path}/loop.py:task"), capfd)
+
+
+@pytest.mark.parametrize(
+    ("words", "meant"),
+    [
+        (("cluster", "show", "loacl:2"), "local:2"), (("cluster", "show", "local"), "local:2"),
+        ((*SIMULATE, "autp"), "auto"),
+        (("capture", f"{Path(__file__).with_name('bad_tasks.py')}:percepton"), "perceptron"),
+    ],
+)  # fmt: skip
+def test_a_name_that_is_nearly_one(words: tuple[str, ...], meant: str, capfd: pytest.CaptureFixture[str]) -> None:
+    assert f"did you mean {meant!r}?" in refused(words, capfd)
