@@ -117,12 +117,13 @@ def opened(asked: Training) -> Iterator[SavedCheckpoint | Finished | None]:
 
 @dataclass(frozen=True)
 class Finished:
-    """A run that came to its end; `identity` is None where it was not written down."""
+    """A run that came to its end; `identity` and `keyed` are None where they were not written down."""
 
     plan: Plan
     steps: int
     result: RunResult
     identity: Identity | None = None
+    keyed: bool | None = None
 
 
 def finish(asked: Training, result: RunResult) -> None:
@@ -132,7 +133,7 @@ def finish(asked: Training, result: RunResult) -> None:
         try:
             asked.end(result)
         finally:
-            write_result(asked.keep.out, Finished(asked.plan, asked.steps, result, asked.identity))
+            write_result(asked.keep.out, Finished(asked.plan, asked.steps, result, asked.identity, asked.keyed))
 
 
 def write_result(out: str, finished: Finished) -> None:
@@ -145,7 +146,7 @@ def write_result(out: str, finished: Finished) -> None:
     path = Path(out) / RESULT
     body = {"schema": SCHEMA, "plan": write_plan(finished.plan), "steps": finished.steps, "take": result}
     if finished.identity is not None:
-        body["identity"] = asdict(finished.identity)
+        body |= {"identity": asdict(finished.identity), "keyed": finished.keyed}
     try:
         with atomically(path, durable=True) as fresh:
             fresh.write_text(json.dumps(body))
@@ -167,10 +168,10 @@ def read_result(out: str) -> Finished | None:
         timeline = replace(result.timeline, spans=tuple(result.timeline.spans))
         weights = str(Path(out) / Path(result.weights).name)  # where they are now, if the directory was moved
         identity = read_strictly(Identity, body["identity"]) if "identity" in body else None
-        if not (type(body["plan"]) is str and type(body["steps"]) is int):
-            raise TypeError("the plan is to be a text, the steps a number")
+        if not (type(body["plan"]) is str and type(body["steps"]) is int and body.get("keyed") in (None, True, False)):
+            raise TypeError("the plan is to be a text, the steps a number, keyed true or false")
         result = replace(result, timeline=timeline, weights=weights)
-        return Finished(read_plan(body["plan"]), body["steps"], result, identity)
+        return Finished(read_plan(body["plan"]), body["steps"], result, identity, body.get("keyed"))
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
@@ -243,10 +244,10 @@ def place_to_start(asked: Training) -> SavedCheckpoint | Finished | None:
         for difference in (*differences(asked.identity, found.manifest.identity), *_draws(asked.keyed, found.manifest)):
             raise _other(found, difference)
     if finished is not None and finished.steps == steps:
-        for difference in differences(asked.identity, finished.identity or asked.identity):
-            raise OptionError(f"the finished run in {out} {difference}; give another --out")
+        for why in (*differences(asked.identity, finished.identity or asked.identity), *_draws(asked.keyed, finished)):
+            raise OptionError(f"the finished run in {out} {why}; give another --out")
         other = "" if finished.plan == asked.plan else f", by {finished.plan.name}"
-        tell(f"the run in {out} is finished{other}")
+        tell(f"the run in {out} is finished{other}{'; --init is not used' if asked.init else ''}")
         return finished
     if found is None and finished is not None:
         raise OptionError(
@@ -265,17 +266,16 @@ def place_to_start(asked: Training) -> SavedCheckpoint | Finished | None:
     return found
 
 
-def _draws(keyed: bool, manifest: Manifest) -> Iterator[str]:
-    """How the random numbers of a checkpoint's run came otherwise than those that are asked for."""
-    if manifest.keyed != keyed:
-        yield f"is of a run {'with' if manifest.keyed else 'without'} --deterministic"
+def _draws(keyed: bool, theirs: Manifest | Finished) -> Iterator[str]:
+    """How the random numbers of a run came otherwise than those that are asked for."""
+    if theirs.keyed not in (None, keyed):
+        yield f"is of a run {'with' if theirs.keyed else 'without'} --deterministic"
 
 
 def _say_where(found: SavedCheckpoint, asked: Training) -> None:
     manifest, plan, tell = found.manifest, asked.plan, asked.note
     tell(f"going on from step {manifest.step} of {found.path}")
-    before = read_plan(manifest.plan)
-    if before != plan:
+    if (before := read_plan(manifest.plan)) != plan:
         tell(f"the checkpoint was written under {before.name} on {manifest.world} ranks; going on under {plan.name}")
     if manifest.torch != torch.__version__:
         tell(f"the checkpoint was written by torch {manifest.torch}, and this is {torch.__version__}; bits may differ")

@@ -326,6 +326,18 @@ def test_a_finished_run_without_checkpoints_does_not_begin_again(tmp_path: Path,
     with pytest.raises(OptionError, match=r"the finished run in .* was written with --seed 0"):
         start(keep, graph, plan, resume=True, steps=6, seed=1)
     assert (tmp_path / "result.json").exists()
+    write_result(str(tmp_path), Finished(plan, 6, take, identity_of(graph, 0, plan.update), keyed=True))
+    with pytest.raises(OptionError, match=r"the finished run in .* is of a run with --deterministic"):
+        start(keep, graph, plan, resume=True, steps=6)
+
+
+def test_a_finished_run_says_that_other_first_weights_are_not_used(tmp_path: Path, graph: Graph, plan: Plan) -> None:
+    write_result(str(tmp_path), Finished(plan, 6, RunResult(Timeline("p", "measured", 0.5, 12), (), 1.5, "weights")))
+    told = list[str]()
+    keep = SavePolicy(str(tmp_path))
+    with opened(Training(graph, plan, MACHINES, 6, keep, resume=True, init="other", note=told.append)) as begun:
+        assert isinstance(begun, Finished)
+    assert told == [f"the run in {tmp_path} is finished; --init is not used"]
 
 
 @pytest.mark.parametrize("said", ["", "[]", '{"schema": 99}'])
