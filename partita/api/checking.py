@@ -9,10 +9,15 @@ from pathlib import Path
 from typing import Any, Final
 
 from partita.cluster.cluster import Cluster
+from partita.cost.costs import Costs
+from partita.cost.unlike import levelled
 from partita.errors import ClusterError, OptionError, PlanError, TaskError
 from partita.graph.graph import Graph
 from partita.plan.plan import Plan
 from partita.recipes.reading import read_text
+from partita.searches.objective import check_weighed
+from partita.searches.steps_of_plans import StepsOfPlans
+from partita.searches.steps_to_loss import StepsToLoss
 from partita.task import Task
 
 MOST_SEED: Final = 2**63
@@ -40,6 +45,51 @@ def check_task(task: Any) -> None:
             f"the task is {_kind(task)}; give a pt.Task, such as a function of yours returns, the name of a built-in "
             "one or 'file.py:function'"
         )
+
+
+def check_flags(**flags: Any) -> None:
+    """Raises OptionError for what is neither True nor False: a text such as 'no' would be taken for True."""
+    for name, value in flags.items():
+        if type(value) is not bool:
+            raise OptionError(f"{name} is {value!r}; give True or False")
+
+
+def check_costs(costs: Any, graph: Graph, cluster: Cluster, source: str = "") -> None:
+    """Raises OptionError for costs that are none, that are another cluster's, or beside which a `source` is given."""
+    if costs is None:
+        return
+    if not isinstance(costs, Costs):
+        raise OptionError(f"the costs are {_kind(costs)}; give Costs, such as partita.api.costs_of returns, or None")
+    if levelled(graph, costs.cluster) != cluster:
+        raise OptionError(
+            f"the costs are those of {costs.cluster.name}, and the cluster is another, {cluster.name}; give that one, "
+            "or costs of this"
+        )
+    if source:
+        raise OptionError(f"source={source!r} says where costs come from, and costs are given; give one of them")
+
+
+def check_steps_to_loss(steps: Any, objective: str) -> None:
+    """Raises OptionError for steps to a loss that are none, or with which nothing would be done."""
+    if steps is not None and not isinstance(steps, StepsToLoss | StepsOfPlans):
+        raise OptionError(f"the steps to a loss are {_kind(steps)}; give StepsToLoss or StepsOfPlans, or None")
+    check_weighed(steps is not None, objective)
+
+
+def check_number(name: str, value: Any) -> None:
+    """Raises OptionError for what is no finite number."""
+    if not isinstance(value, int | float) or isinstance(value, bool) or not isfinite(value):
+        raise OptionError(f"{name} is {value!r}; give a finite number")
+
+
+def check_bandwidths(bandwidths: Any) -> None:
+    """Raises OptionError for what are no bandwidths."""
+    if isinstance(bandwidths, str) or not isinstance(bandwidths, Sequence):
+        raise OptionError(f"the bandwidths are {_kind(bandwidths)}; give a list of bytes a second, such as [1.25e8]")
+    for each in bandwidths:
+        check_number("a bandwidth", each)
+        if each <= 0:
+            raise OptionError(f"a bandwidth is {each!r}; give bytes a second above 0, such as 1.25e8")
 
 
 def check_plans(*plans: Any) -> None:

@@ -7,7 +7,10 @@ from traceback import walk_tb
 from typing import Any, Final
 
 from partita.api.checking import (
+    check_bandwidths,
     check_counts,
+    check_flags,
+    check_number,
     check_plans,
     check_seed,
     check_task,
@@ -59,6 +62,10 @@ def compare(
     check_counts(0, steps=steps)
     check_counts(1, repeat=repeat)
     check_seed(seed)
+    check_flags(evaluate=evaluate)
+    if target_loss is not None:
+        check_number("target_loss", target_loss)
+    check_bandwidths(bandwidths)
     if bandwidths:
         check_links(machines)
     check_here(machines)

@@ -7,10 +7,20 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from partita.api.checking import check_counts, check_graph, check_plans, cluster_given
+from partita.api.checking import (
+    check_costs,
+    check_counts,
+    check_graph,
+    check_plans,
+    check_steps_to_loss,
+    check_task,
+    cluster_given,
+    name_of,
+)
 from partita.api.loading import timed_task
 from partita.cluster.cluster import Cluster
 from partita.cost.costs import Costs
+from partita.cost.measurable import check_named
 from partita.cost.unlike import levelled
 from partita.errors import InputError
 from partita.graph.graph import Graph
@@ -22,6 +32,7 @@ from partita.plan.plan import Plan
 from partita.recipes.budget import settled
 from partita.recipes.fastest import candidates
 from partita.recipes.reading import read_text
+from partita.report.given import check_allow
 from partita.report.notebook import ShownSearch, shown_search
 from partita.searches.auto import auto, shortlist_of
 from partita.searches.break_even import all_break_evens, codec_baseline
@@ -52,6 +63,9 @@ def plan_of(
     check_plans(plan)
     check_graph(graph)
     cluster = levelled(graph, cluster_given(cluster))
+    check_costs(costs, graph, cluster)
+    check_allow(allow if allow != "exact" else None, name_of(plan))
+    check_named(source)
     wanted = plan if isinstance(plan, Plan) else read_text(plan)
     if wanted is None:
         return search(graph, cluster, task=task, allow=allow, costs=costs, source=source, tell=tell).best
@@ -79,12 +93,16 @@ def search(
     to a loss by plan, those that are not exact, as far as `allow` lets them be chosen, by the time of as many as each
     takes.
 
-    Raises PlanError where no plan of the grid applies, OptionError for an objective or class that is not known.
+    Raises PlanError where no plan of the grid applies, OptionError for an objective or class that is not known, or for
+    what is given and would do nothing.
     """
     check_graph(graph)
     check_counts(0, top=top)
     cluster = levelled(graph, cluster_given(cluster))
     check_objective(objective, allow, cluster)
+    check_steps_to_loss(steps_to_loss, objective)
+    check_costs(costs, graph, cluster, source)
+    check_task(task or "")
     loaded = task if costs or source == "datasheet" else timed_task(task, cluster)
     if isinstance(steps_to_loss, StepsToLoss):
         given: dict[str, Any] = {"task": loaded, "costs": costs, "top": top, "allow": allow, "tell": tell}
@@ -157,8 +175,9 @@ def _of_minibatches(
     def ranked(by: str) -> Callable[[Graph], Search]:
         return lambda one: search(one, cluster, objective="time-to-loss", source=by, **given)
 
-    judge = None if given["costs"] is not None or source == "datasheet" else ranked(source)
-    return over_minibatches(graph, known, ranked("datasheet"), judge)
+    if given["costs"] is not None:
+        return over_minibatches(graph, known, ranked(""))
+    return over_minibatches(graph, known, ranked("datasheet"), ranked(source) if source != "datasheet" else None)
 
 
 def _usual(graph: Graph, cluster: Cluster) -> Plan:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from partita.api.checking import check_graph, cluster_given
+from partita.api.checking import check_bandwidths, check_costs, check_graph, check_task, cluster_given
 from partita.api.loading import timed_task
 from partita.api.planning import plan_of
 from partita.cluster.cluster import Cluster
@@ -34,6 +34,8 @@ def simulate(
     given."""
     check_graph(graph)
     cluster = levelled(graph, cluster_given(cluster))
+    check_costs(costs, graph, cluster)
+    check_task(task or "")
     loaded = task if costs else timed_task(task, cluster)
     made = plan_of(plan, graph, cluster, task=loaded, costs=costs, tell=tell)
     known = costs or costs_of(graph, cluster, [made], task=loaded, tell=tell)
@@ -44,6 +46,7 @@ def simulate(
 def sweep(plan: Plan, costs: Costs, bandwidths: Sequence[BytesPerSecond], *, tell: Tell = quiet) -> Sweep:
     """The plan's predicted step at each bandwidth, in bytes a second, of the cluster's narrowest link; other links keep
     their ratio to it."""
+    check_bandwidths(bandwidths)
     tell(f"simulating {plan.name} at {len(bandwidths)} bandwidths")
     return sweep_over(plan, costs, tuple(bandwidths))
 

@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from partita.api.checking import check_places, check_plans, check_task, check_training, cluster_given
+from partita.api.checking import check_flags, check_places, check_plans, check_task, check_training, cluster_given
 from partita.api.loading import graph_of, load
 from partita.api.planning import plan_of
 from partita.cluster.cluster import Cluster
@@ -58,6 +58,7 @@ def train(
     check_task(task)
     check_plans(plan)
     machines, first, place = cluster_given(cluster), str(init or ""), str(out or "")
+    check_flags(resume=resume, deterministic=deterministic)
     check_training(steps=steps, epochs=epochs, seed=seed, checkpoint_every=checkpoint_every, keep=keep, timeout=timeout)
     check_places(init=first, out=place, resume=resume, checkpoint_every=checkpoint_every)
     at = _place(machines, ranked)

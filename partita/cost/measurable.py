@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from partita.cluster.cluster import Cluster
 from partita.errors import OptionError, TaskError
 from partita.task import Task, spec_of
+
+SOURCES: Final = ("", "measured", "datasheet")
+
+
+def check_named(source: str) -> None:
+    """Raises OptionError for what is no source of costs."""
+    if source not in SOURCES:
+        raise OptionError(f"--costs is {source!r}; allowed are {' and '.join(SOURCES[1:])}")
 
 
 def check_measurable(because: str) -> None:

@@ -7,14 +7,13 @@ from collections.abc import Collection, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from types import TracebackType
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from partita.cluster.cluster import Cluster
 from partita.cost.costs import Costs
 from partita.cost.datasheet import datasheet_costs
-from partita.cost.measurable import check_measurable, unmeasurable
+from partita.cost.measurable import check_measurable, check_named, unmeasurable
 from partita.cost.unlike import levelled
-from partita.errors import OptionError
 from partita.graph.graph import Graph
 from partita.lab.fork_client import load_ahead
 from partita.lab.processor import processor_here
@@ -27,8 +26,6 @@ from partita.telling import Tell, quiet
 
 if TYPE_CHECKING:
     from partita.lab.rehearsal import Rehearsal
-
-SOURCES: Final = ("", "measured", "datasheet")
 
 
 def batches_of(graph: Graph, plans: Sequence[Plan]) -> tuple[int, ...]:
@@ -53,8 +50,7 @@ class Costing:
     def __init__(
         self, graph: Graph, cluster: Cluster, *, task: Task | str = "", source: str = "", tell: Tell = quiet
     ) -> None:
-        if source not in SOURCES:
-            raise OptionError(f"--costs is {source!r}; allowed are {' and '.join(SOURCES[1:])}")
+        check_named(source)
         self.graph, self.cluster = graph, levelled(graph, cluster)
         self.task, self.source, self.tell = task, source, tell
         self.because = "--costs asks for it" if source == "datasheet" else unmeasurable(task, cluster)

@@ -51,6 +51,15 @@ def check_objective(objective: str, allow: str, cluster: Cluster) -> None:
         )
 
 
+def check_weighed(given: bool, objective: str) -> None:
+    """Raises OptionError where steps to a loss are `given` and nothing would be done with them."""
+    if given and objective != "time-to-loss":
+        raise OptionError(
+            f"--steps-to-loss is given and --objective is {objective}; it weighs minibatches and plans for --objective "
+            "time-to-loss"
+        )
+
+
 def refusal(semantics: str, objective: str, allow: str) -> str:
     """Why a plan of this class is not ranked; empty where it is."""
     if semantics not in ALLOWED[allow]:

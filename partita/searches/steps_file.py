@@ -11,6 +11,7 @@ from partita.errors import OptionError, check_schema
 from partita.files import read_toml, read_whole
 from partita.plan.text import read_record, table_of
 from partita.searches.learners import HINT as OF_PLANS
+from partita.searches.objective import check_weighed
 from partita.searches.steps_of_plans import StepsOfPlans
 from partita.searches.steps_to_loss import HINT as BY_MINIBATCH
 from partita.searches.steps_to_loss import StepsToLoss
@@ -39,9 +40,5 @@ def write_steps(steps: Steps) -> str:
 
 def check_steps(path: Path | None, objective: str) -> Steps | None:
     """What the file says, None where none is named. Raises OptionError where nothing would be done with it."""
-    if path is not None and objective != "time-to-loss":
-        raise OptionError(
-            f"--steps-to-loss is given and --objective is {objective}; it weighs minibatches and plans for --objective "
-            "time-to-loss"
-        )
+    check_weighed(path is not None, objective)
     return read_steps(path) if path is not None else None

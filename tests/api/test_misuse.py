@@ -14,21 +14,33 @@ from torch import nn
 
 import partita as pt
 from partita.api.checking import (
+    check_bandwidths,
+    check_costs,
     check_counts,
+    check_flags,
     check_graph,
+    check_number,
     check_plans,
+    check_steps_to_loss,
     check_task,
     check_timeout,
     cluster_given,
     plans_given,
 )
 from partita.api.loading import load
+from partita.api.planning import plan_of
+from partita.api.predicting import sweep
+from partita.cost.datasheet import datasheet_costs
 from partita.errors import InputError, OptionError, PlanError, TaskError
+from partita.searches.steps_to_loss import MeasuredMinibatch, StepsToLoss
 from partita.task import load_task, spec_of
 from tests.api.factory import trained
 from tests.small import Numbers, perceptron, two_layers
 
 TASK, LOCAL = trained(), "local:2"
+LAB = pt.Cluster.load(LOCAL)
+COSTS = datasheet_costs(two_layers(), LAB, (6, 12))
+STEPS = StepsToLoss(0.5, tuple(MeasuredMinibatch(batch, 900.0 / batch) for batch in (6, 12, 24)))
 KINDS = [
     (lambda: cluster_given(None), "the cluster is None; give pt.Cluster.load"),
     (lambda: cluster_given(2), "the cluster is of type int 2; give pt.Cluster.load"),
@@ -60,6 +72,22 @@ KINDS = [
     (lambda: pt.search(two_layers(), LOCAL, top=-1), "top is -1; give a whole number, 0 or more"),
     (lambda: pt.search(two_layers(), LOCAL, allow="lots"), "--allow is 'lots'; allowed are exact, lossy"),
     (lambda: pt.search(two_layers(), LOCAL, objective="size"), "--objective is 'size'; allowed are time, memory"),
+    (lambda: pt.search(two_layers(), LOCAL, steps_to_loss=STEPS), "--steps-to-loss is given and --objective is time;"),
+    (lambda: check_steps_to_loss("s.toml", "time"), "the steps to a loss are of type str 's.toml'"),
+    (lambda: pt.search(two_layers(), LOCAL, costs=COSTS, source="datasheet"), "and costs are given; give one of them"),
+    (lambda: pt.search(two_layers(), "local:4", costs=COSTS), "those of local:2, and the cluster is another, local:4"),
+    (lambda: pt.simulate(two_layers(), "ddp", "local:4", costs=COSTS), "the costs are those of local:2, and the clus"),
+    (lambda: plan_of("gpipe", two_layers(), "local:4", costs=COSTS), "the costs are those of local:2, and the cluster"),
+    (lambda: plan_of("ddp", two_layers(), LOCAL, allow="lossy"), "--allow lossy says what --plan auto may choose, and"),
+    (lambda: plan_of("ddp", two_layers(), LOCAL, source="sheet"), "--costs is 'sheet'; allowed are measured and data"),
+    (lambda: check_costs(7, two_layers(), LAB), "the costs are of type int 7; give Costs, such as"),
+    (lambda: check_bandwidths([float("nan")]), "a bandwidth is nan; give a finite number"),
+    (lambda: sweep(pt.recipes.ddp(two_layers(), LAB), COSTS, [0]), "a bandwidth is 0; give bytes a second above 0"),
+    (lambda: check_bandwidths("10M..1G"), "the bandwidths are of type str '10M..1G'"),
+    (lambda: check_number("target_loss", "low"), "target_loss is 'low'; give a finite number"),
+    (lambda: pt.compare(TASK, ["ddp"], LOCAL, target_loss=float("nan")), "target_loss is nan; give a finite number"),
+    (lambda: check_flags(evaluate="no"), "evaluate is 'no'; give True or False"),
+    (lambda: check_flags(resume=True, deterministic=0), "deterministic is 0; give True or False"),
     (lambda: plans_given(["ddp", "single", "ddp"]), "the plan 'ddp' is given twice; give it once, and repeat=2"),
 ]  # fmt: skip
 
