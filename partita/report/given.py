@@ -12,10 +12,16 @@ from partita.errors import OptionError
 
 def check_words(words: Sequence[str]) -> None:
     """Raises OptionError for an empty word, as of a shell's variable that is not set: taken for an option that is not
-    given, it would let a run go unsaved. What follows `--` is another program's."""
+    given, it would let a run go unsaved. And for an option that is given twice, of which one would be ignored. What
+    follows `--` is another program's."""
+    told = set[str]()
     for before, word in pairwise(["partita", *words]):
         if word == "--":
             return
+        name = word.partition("=")[0] if word.startswith("--") else word
+        if (name.startswith("--") or name == "-o") and name in told:
+            raise OptionError(f"{name} is given twice; give it once")
+        told.add(name)
         option = word[:-1] if word.startswith("--") and word.endswith("=") else ""
         if option or not word:
             raise OptionError(f"an empty text is given behind {option or before}; give a value there, or leave it out")

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from partita.__main__ import main
+from partita.errors import OptionError
 from partita.report.files import check_apart
 from partita.report.given import check_words
 
@@ -146,6 +147,16 @@ def test_an_empty_text_is_not_taken_for_nothing(
     assert main(words) == 2
     said = capfd.readouterr().err
     assert said == f"partita: an empty text is given behind {behind}; give a value there, or leave it out\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "twice"), [(["--cluster=a", "--cluster", "b"], "--cluster"), (["-o", "a", "-o", "a"], "-o")]
+)
+def test_an_option_that_is_given_twice_is_not_half_ignored(words: list[str], twice: str) -> None:
+    with pytest.raises(OptionError, match=f"^{twice} is given twice; give it once$"):
+        check_words(["plan", "digits-cnn", *words])
+    check_words(["cluster", "lab", "local:2", "--", "peer", "-v", "-v"])
+    check_words(["report", "run", "run"])  # whatever is no option has its own place
 
 
 def test_an_empty_text_is_another_programs_affair() -> None:
