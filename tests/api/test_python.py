@@ -146,7 +146,8 @@ def test_measurements_of_one_verb_share_a_task(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(factory, "trained", lambda: made.append(perceptron()) or made[-1])
     pt.simulate(graph, "auto", pt.Cluster.load("local:2"), task=OWN)
     points = tuple(MeasuredMinibatch(batch, 40 * (1 + 8 / batch)) for batch in (4, 6, 12))
-    api.search(graph, pt.Cluster.load("local:2"), task=OWN, steps_to_loss=StepsToLoss(0.5, points))
+    steps = StepsToLoss(0.5, points)
+    api.search(graph, pt.Cluster.load("local:2"), task=OWN, objective="time-to-loss", steps_to_loss=steps)
     assert [task for task, *_ in lab.asked[:3]] == [made[0]] * 3
     assert {id(task) for task, *_ in lab.asked[3:]} == {id(made[1])}
     api.simulate(graph, "auto", pt.Cluster.load("titanx-10gbe"), task=OWN)
