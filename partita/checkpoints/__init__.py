@@ -10,6 +10,7 @@ typed          frozen values as JSON, each field of its type
 plain          the state of optimizers as JSON
 holding        which rank writes what
 contributions  what servers have of workers' contributions
+ledgers        versions, turns and reads of asynchronous workers
 restore        into a rank's state, under any plan
 lookup         values by parameter and rows, however they were divided
 dividing       gradients in flight, where the state is sharded anew

@@ -33,6 +33,7 @@ class Entry:
         kept        what an agreement keeps of weights; `detail` is its Space
         scale       of the loss, in half precision
         served      what a server has of contributions, `detail` says what: see `contributions`
+        ledger      how far the ledger of asynchronous workers is: see `ledgers`
 
     `detail` says which of several. `rank` is whose it is, ALIKE where all ranks that hold it have the same.
     """

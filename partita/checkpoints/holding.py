@@ -12,6 +12,7 @@ import torch
 
 from partita.checkpoints.contributions import save_contributions
 from partita.checkpoints.entry import ALIKE, Entry, of_piece
+from partita.checkpoints.ledgers import save_ledger
 from partita.checkpoints.shard import Shard
 from partita.program.instruction import Apply, Collective, Combine, Decode, Receive, Update
 from partita.program.layout import WEIGHT
@@ -131,6 +132,7 @@ def held(rank: Rank, round: int, flying: int) -> Shard:
         _scale(shard, rank, round, flying)
     _kept(shard, rank)
     save_contributions(shard, rank)
+    save_ledger(shard, rank)
     if rank.role.keeps == "model":
         _leaves(shard, rank)
         _weights(shard, rank, round, flying)

@@ -31,6 +31,7 @@ import torch
 from partita.checkpoints.contributions import left_behind, load_contributions
 from partita.checkpoints.entry import ALIKE, Entry
 from partita.checkpoints.holding import Copies, copies_of, keepers_of
+from partita.checkpoints.ledgers import load_ledger
 from partita.checkpoints.lookup import copy_for, factor_of, rows_of, value_of
 from partita.checkpoints.manifest import Manifest, flies_of, read_manifest
 from partita.checkpoints.settings import Change, changed
@@ -79,6 +80,7 @@ def restore(
     """Load a checkpoint into the newly made `state` of `rank`. Raises InputError if it lacks weights or parts of
     state."""
     contents, copies = saved.contents, copies_of(program)
+    tied = {name: one.own for name, one in copies.items() if _go_on(contents, program.bucket[name], one)}
     changes = changes_since(saved, task, graph, program)
     for bucket in (b for b in program.trained if b.name in state.views):
         _weights(contents, bucket, state, copies[bucket.name], rank)
@@ -89,6 +91,7 @@ def restore(
     _kept(contents, program, rank, state)
     _leaves(contents, graph, program, rank, state)
     load_contributions(contents, program, rank, state, saved.manifest.step)
+    load_ledger(contents, program, rank, state, tied)
     if saved.flying(program):
         _refill(contents, program, state, saved.manifest.flying)
     for (name, _), given in state.outbox.items():  # what workers will have read when they contribute first
@@ -132,6 +135,11 @@ def lost(saved: Checkpoint, graph: Graph, program: Program) -> list[str]:
     return found
 
 
+def _go_on(contents: Contents, bucket: Bucket, copies: Copies) -> bool:
+    """Whether workers that are tied to a centre have weights of their own in a checkpoint."""
+    return bool(copies.own) and contents.ranks("own", bucket.pieces[0].parameter) == copies.own
+
+
 def _weights(contents: Contents, bucket: Bucket, state: State, copies: Copies, rank: int) -> None:
     wanted = () if copies.weights or rank not in copies.ranks else copies.ranks
     held: list[tuple[Part, torch.Tensor]] = list(zip(state.parts(bucket), state.views[bucket.name], strict=True))
@@ -139,7 +147,7 @@ def _weights(contents: Contents, bucket: Bucket, state: State, copies: Copies, r
         masters = held if bucket.name in state.master else []
         held = masters + [(piece, rows(state.leaves[piece.parameter], piece)) for piece in bucket.pieces]
     for piece, view in held:
-        own = rank in copies.own and contents.ranks("own", piece.parameter) == copies.own
+        own = rank in copies.own and _go_on(contents, bucket, copies)
         kind, those = ("own", copies.own) if own else ("parameter", wanted)
         found = copy_for(
             contents, kind, piece.parameter, "", rank, those, partial(rows_of, contents, kind, "", piece, view)

@@ -55,12 +55,13 @@ def compared(one: Iterable[Merge], other: Iterable[Merge]) -> tuple[float, float
 
 
 def steady(ledger: Iterable[Merge], skip: int) -> Iterator[Merge]:
-    """The merges of each bucket after the first merge of a turn `skip` and before the first merge of a last turn, since
-    unequal workers are alone at the start and at the end."""
+    """The merges of each bucket after the first merge of a turn that is `skip` behind the ledger's first and before the
+    first merge of a last turn, since unequal workers are alone at the start and at the end."""
     by_bucket: dict[tuple[int, str], list[Merge]] = {}
     for merge in ledger:
         if merge.applied != LOST:
             by_bucket.setdefault((merge.at, merge.bucket), []).append(merge)
+    first = min((merge.turn for merges in by_bucket.values() for merge in merges), default=0)
     for merges in by_bucket.values():
         last = max(merge.turn for merge in merges)
         begun = False
@@ -69,7 +70,7 @@ def steady(ledger: Iterable[Merge], skip: int) -> Iterator[Merge]:
                 break
             if begun:
                 yield merge
-            begun = begun or merge.turn >= skip
+            begun = begun or merge.turn >= first + skip
 
 
 def step_of(ends: Sequence[Sequence[Seconds]], shares: Sequence[float], skip: int) -> Seconds:

@@ -23,23 +23,30 @@ class Ledger:
     """Mutable, private to one rank of one run or to one simulation: the `version` of each bucket, the version that
     each peer has `read`, the `turns` of each peer, how many contributions have `merged` into each bucket, how many
     `minibatches` they are parts of and how many of these were when its optimizer last `stepped`, and all `merges`, on
-    rank `at`. It records no merges if it is `blind`: other processes then change the same weights
-    without telling."""
+    rank `at`. Versions and turns are counted from the beginning of the run, also by a run that goes on from a
+    checkpoint; `begun` has the turns of a bucket before round 0 of the Program. It records no merges if it is
+    `blind`: other processes then change the same weights without telling."""
 
     at: int = -1
     version: dict[str, int] = field(default_factory=dict)
     read: dict[tuple[str, int], int] = field(default_factory=dict)
     turns: dict[tuple[str, int], int] = field(default_factory=dict)
+    begun: dict[str, int] = field(default_factory=dict)
     merged: dict[str, int] = field(default_factory=dict)
     minibatches: dict[str, int] = field(default_factory=dict)
     stepped: dict[str, int] = field(default_factory=dict)
     merges: list[Merge] = field(default_factory=list)
     blind: bool = False
 
+    def begin(self) -> None:
+        """A Program begins: its rounds follow the turns of whoever has had most of them."""
+        for (bucket, _), turn in self.turns.items():
+            self.begun[bucket] = max(self.begun.get(bucket, 0), turn)
+
     def merge(self, act: Apply, round: int) -> bool:
         """Record a contribution; whether it completes a version. If late ones are dropped, its turn is the round."""
         bucket, worker = act.bucket, act.source
-        turn = round if act.drop else self.turns.get((bucket, worker), 0)
+        turn = self.begun.get(bucket, 0) + round if act.drop else self.turns.get((bucket, worker), 0)
         self.turns[bucket, worker] = turn + 1
         read = self.read.get((bucket, worker), 0)
         if not self.blind:

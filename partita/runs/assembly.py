@@ -89,6 +89,7 @@ def make_rank(
     )  # fmt: skip
     if state.scaler:
         state.scaler.begin()
+    state.ledger.begin()
     return made
 
 

@@ -45,7 +45,7 @@ def mark_back(rank: Rank, peer: int, at: int) -> None:
         turns: dict[str, int] = {}
         for act in rank.role.acts(Apply):
             if act.source == peer:
-                turns[act.bucket] = turns.get(act.bucket, 0) + at
+                turns[act.bucket] = turns.get(act.bucket, rank.state.ledger.begun.get(act.bucket, 0)) + at
         rank.state.ledger.turns |= {(bucket, peer): turn for bucket, turn in turns.items()}
         _left_out(rank)
 

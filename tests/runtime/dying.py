@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
+from partita.checkpoints.checkpoint import SavePolicy
+from partita.checkpoints.holding import held
+from partita.checkpoints.losses import begun_in
+from partita.checkpoints.manifest import Moment, manifest_of
+from partita.checkpoints.restore import open_checkpoint
+from partita.checkpoints.saving import save_shards
 from partita.lowering.lower import last_program
 from partita.program.absence import answered, entered, expendable, met_by, shared
 from partita.program.instruction import Receive
@@ -12,7 +19,7 @@ from partita.program.program import Program
 from partita.program.space import Space
 from partita.program.timeline import Span
 from partita.recipes.catalogue import call
-from partita.runs.assembly import carry_over, initial, make_rank
+from partita.runs.assembly import carry_over, go_on, initial, make_rank
 from partita.runtime.beside import LaneRun
 from partita.runtime.interleaving import advance
 from partita.runtime.leg import Interval, Leg, legs
@@ -41,19 +48,21 @@ class Death:
 
 class Dying:
     """A run in fp64 of the perceptron, under any optimizer, in which ranks die: `states` by rank, the `spans` of what
-    was done, and what the servers' ledgers tell; the others are `told` of deaths."""
+    was done, and what the servers' ledgers tell; the others are `told` of deaths. It goes on from the checkpoint
+    `saved`, and leaves one at its end under `keep`."""
 
     def __init__(
         self, text: str, size: int, steps: int, deaths: Sequence[Death], *, task: Task, order: int = 0,
-        slow: dict[int, float] | None = None, told: bool = True,
+        slow: dict[int, float] | None = None, told: bool = True, keep: Path | None = None, saved: Path | None = None,
     ) -> None:  # fmt: skip
         self.task, self.machines, self.left = task, cluster_of(size), list(deaths)
         self.told = told
         self.graph = GRAPH
         self.work = Workload(task, GRAPH, precision="fp64", keyed=True)
-        plan = call(text, self.graph, self.machines)
+        plan = self.plan = call(text, self.graph, self.machines)
+        began = open_checkpoint(saved) if saved else None
         self.program: Program = last_program(self.graph, plan, self.machines)
-        self.legs = legs(self.graph, plan, self.machines, steps)
+        self.legs = legs(self.graph, plan, self.machines, steps, began.manifest.step if began else 0)
         ranks = range(self.program.size)
         self.spare = frozenset(r for r in ranks if all(expendable(leg.program, r) for leg in self.legs))
         self.values = initial(task, 0, "fp64")[1]
@@ -65,11 +74,21 @@ class Dying:
         for leg in self.legs:
             self.leg, self.rendezvous = leg, Rendezvous()
             self.ranks = {r: self._rank(leg, r) for r in range(size) if r not in self.away}
+            for one in self.ranks.values() if began else ():
+                go_on(one, began)
+            began = None
             advance(
                 [*self.ranks.values()], Interval(leg.rounds), order, slow, record=lambda _: True, inject=self._inject
             )
             self.spans += [span for one in self.ranks.values() for span in one.spans]
+            if keep and leg.whole:
+                self._keep(keep, leg)
         self.ledger = [m for r in sorted(self.states) for m in self.states[r].ledger.merges]
+
+    def _keep(self, out: Path, leg: Leg) -> None:
+        manifest = manifest_of(self.work, self.plan, leg.program, Moment(leg.end, 0))
+        shards = [held(one, leg.rounds, 0) for one in self.ranks.values()]
+        save_shards(shards, SavePolicy(str(out)), manifest, begun_in(str(out)), [])
 
     def _rank(self, leg: Leg, r: int) -> Rank:
         program = leg.program
