@@ -19,7 +19,7 @@ that the new plan does not have in the same form is converted:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from math import inf
@@ -88,7 +88,7 @@ def restore(
     _scale(saved, program, state)
     if saved.manifest.flying and not saved.flying(program):
         _apply(contents, graph, program, state, saved.manifest.flying)
-    _kept(contents, program, rank, state)
+    _kept(contents, program, rank, state, [name for name, one in copies.items() if one.own and name not in tied])
     _leaves(contents, graph, program, rank, state)
     load_contributions(contents, program, rank, state, saved.manifest.step)
     load_ledger(contents, program, rank, state, tied)
@@ -196,12 +196,15 @@ def _scale(saved: Checkpoint, program: Program, state: State) -> None:
         state.scaler.begin(used if flying else ())
 
 
-def _kept(contents: Contents, program: Program, rank: int, state: State) -> None:
+def _kept(contents: Contents, program: Program, rank: int, state: State, anew: Sequence[str]) -> None:
+    """What an agreement keeps, but for buckets whose workers begin `anew` at their centre."""
     same, keepers = alike(program), keepers_of(program)
     summed = {Space.RESIDUAL, Space.SAID, *((Space.VELOCITY,) if momentum_ahead(program.update)[0] else ())}
     for (space, bucket), flat in state.kept.items():
         if space in (Space.ANCHOR, Space.SHARED):
             flat.copy_(state.parameter[bucket])
+        if bucket in anew:
+            continue
         wanted = () if space in same[bucket] else keepers.get((space, bucket), ())
         at, pieces = 0, program.bucket[bucket].pieces
         if not pieces and contents.ranks("kept", bucket, str(space)) == tuple(wanted):

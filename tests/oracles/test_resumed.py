@@ -14,6 +14,7 @@ from partita.oracles.check import TOLERANCE, difference, gathered, ledger_of
 from partita.oracles.reference import fresh
 from partita.oracles.replay import replayed
 from partita.program.ledger import Merge, steady
+from partita.program.space import Space
 from partita.recipes.catalogue import call
 from partita.runs.assembly import train_in_process
 from partita.runtime.leg import legs
@@ -59,6 +60,25 @@ def test_what_is_steady_begins_some_turns_after_a_run_goes_on() -> None:
     for first in (0, 7):
         ledger = [Merge("b0", worker, first + turn, 0, 0) for turn in range(4) for worker in range(2)]
         assert {merge.turn for merge in steady(ledger, 2)} == {first + 2}
+
+
+@pytest.mark.parametrize(("before", "after"), [(3, 4), (4, 3)])
+def test_workers_that_begin_at_their_centre_have_read_it(before: int, after: int, tmp_path: Path) -> None:
+    """Another number of them than before: nobody is pulled towards where the centre was."""
+    plan = "eamsgd(servers=1,period=2)"
+    for size, more in ((before, {"keep": SavePolicy(str(tmp_path), 4)}), (after, {"saved": None})):
+        if "saved" in more:
+            more["saved"] = open_checkpoint(place_of(tmp_path, 4))
+        graph, machines = capture(perceptron()), cluster_of(size)
+        states, _ = train_in_process(
+            Workload(perceptron(), graph), call(plan, graph, machines), machines, 4 if "saved" in more else 8,
+            settle=False, **more,
+        )  # fmt: skip
+    centre = states[after - 1].parameter
+    for rank in range(after - 1):
+        for name, flat in centre.items():
+            assert torch.equal(states[rank].kept[Space.ANCHOR, name], flat)
+            assert not states[rank].kept[Space.VELOCITY, name].any()
 
 
 @pytest.mark.parametrize("plan", ["ps_async(bucket_bytes=400)", "easgd(servers=1,period=1,rate=0.2,bucket_bytes=400)"])
