@@ -1,15 +1,18 @@
 """Files that are written whole or not at all, under another name first, which is then changed to their own; where
-temporary ones go; what a file, or a text in TOML, says."""
+temporary ones go; what a file, or a text in TOML or JSON, says."""
 
 from __future__ import annotations
 
 import errno
 import fcntl
+import json
+import math
 import os
 import re
 import stat
 import tempfile
 import tomllib
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -153,4 +156,40 @@ def read_toml(text: str) -> dict[str, Any]:
         left += each.values() if isinstance(each, dict) else each if isinstance(each, list) else ()
         if isinstance(each, int) and each.bit_length() > WIDEST:
             raise ValueError(f"it has a number of {each.bit_length()} bits")
+    return found
+
+
+def read_json(text: str | bytes, *, finite: bool = True, wide: bool = False) -> Any:
+    """What a JSON text says. Raises ValueError with the reason for a text that is none: also one nested too deep, one
+    that says a key twice, one with a number beyond floats or, unless these may be `wide`, beyond 64 bits; NaN and
+    Infinity, which are no JSON, where numbers are to be `finite`."""
+
+    def whole(digits: str) -> int:
+        if not wide and not -(2**63) <= (number := int(digits)) < 2**64:
+            raise ValueError(f"it has a number of {number.bit_length()} bits")
+        return int(digits)
+
+    def real(digits: str) -> float:
+        if math.isfinite(number := float(digits)):
+            return number
+        raise ValueError(f"it has the number {digits[:40]}, beyond what a float holds")
+
+    def constant(word: str) -> float:
+        if finite:
+            raise ValueError(f"it has {word}, which is no number of JSON")
+        return float(word)
+
+    try:
+        return json.loads(
+            text, parse_int=whole, parse_float=real, parse_constant=constant, object_pairs_hook=_keyed_once
+        )
+    except RecursionError:
+        raise ValueError("its brackets are nested too deep") from None
+
+
+def _keyed_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        twice = next(key for key, count in Counter(key for key, _ in pairs).items() if count > 1)
+        raise ValueError(f"it says {twice[:40]!r} twice")
     return found

@@ -17,6 +17,7 @@ PARTS: Final = {
     "Update": "optimizer", "Apply": "optimizer", "Snapshot": "optimizer", "Settle": "optimizer",
     "Collective": "messages", "Send": "messages", "Receive": "messages", "Mark": "other",
 }  # fmt: skip
+KINDS: Final = frozenset({"Compute", *PARTS})  # of a Span
 
 
 def part_of(name: str, kind: str) -> str:

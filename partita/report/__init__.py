@@ -17,6 +17,7 @@ trace          a trace for Perfetto
 notebook       pictures of a timeline, and results that name what they were asked of
 printed        results that print as the command line says them
 record         a comparison as a file
+sound          what holds of every such file, whoever wrote it
 manifest       what a run is, written before it begins
 environment    where and how a result was made
 setting        what numbers about a step need besides a Timeline

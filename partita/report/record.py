@@ -4,7 +4,6 @@ the rest."""
 from __future__ import annotations
 
 import json
-from contextlib import suppress
 from dataclasses import replace
 from functools import cache
 from os.path import isdir
@@ -17,11 +16,12 @@ from pydantic.dataclasses import dataclass
 from partita.cluster.text import read_cluster
 from partita.cluster.writing import write_cluster
 from partita.errors import OptionError, PartitaError, check_schema
-from partita.files import read_whole
+from partita.files import read_json, read_whole
 from partita.graph.text import digest_of
 from partita.report.comparison import Comparison, Row
 from partita.report.environment import Environment
 from partita.report.files import check_unread, write_file
+from partita.report.sound import check_rows
 
 NAME: Final = "report.json"
 FILES: Final = (NAME, "result.json", "manifest.json", "model.safetensors", "losses.csv")  # what a run keeps
@@ -71,31 +71,30 @@ def read_record(run: Path, page: Path | None = None) -> Comparison:
         raise OptionError(
             f"{path} cannot be read ({why}); give a folder that `partita train --out` or `partita compare --out` wrote"
         ) from None
-    if (record := _record(text)) is None:
-        raise OptionError(f"{path} is not a run's record (it is no JSON object); give a folder that --out has written")
+    record = _record(text, path)
     check_schema(record.get("schema", SCHEMA), SCHEMA, str(path), "write it anew", OptionError)
     digest = record.pop("sha256", None)  # a file by another hand has none
     if digest not in (None, digest_of(record)):
         raise OptionError(f"{path} is damaged (its sha256 is not that of its contents); write it anew with --out")
     try:
         saved = _adapter().validate_json(json.dumps(record))
+        check_rows(saved.rows)
         cluster = replace(read_cluster(saved.cluster, saved.cluster_name), name=saved.cluster_name)
-    except (ValidationError, PartitaError) as error:
+    except (ValueError, PartitaError) as error:  # pydantic's errors are ValueErrors
         raise OptionError(f"{path} is not a run's record ({_first(error)}); write it anew with --out") from None
     return Comparison(tuple(map(_frozen, saved.rows)), saved.task, cluster, saved.notes, saved.environment)
 
 
-def _record(text: str) -> dict[str, Any] | None:
-    """The fields of a record, None where the text is no JSON object."""
-    with suppress(ValueError, RecursionError):
-        found = json.loads(text, parse_constant=_no_json)
-        return found if isinstance(found, dict) else None
-    return None
-
-
-def _no_json(word: str) -> None:
-    """Of NaN and Infinity, which are no JSON: a record has them as texts."""
-    raise ValueError(word)
+def _record(text: str, path: Path) -> dict[str, Any]:
+    """The fields of a record; NaN and Infinity, which are no JSON, it has as texts. Raises OptionError."""
+    try:
+        found = read_json(text)
+        why = "" if isinstance(found, dict) else "it is no JSON object"
+    except ValueError as error:
+        why = f"it is no JSON object: {error}"
+    if why:
+        raise OptionError(f"{path} is not a run's record ({why}); give a folder that --out has written")
+    return found  # type: ignore[no-any-return]
 
 
 def _frozen(row: Row) -> Row:

@@ -1,14 +1,18 @@
 from __future__ import annotations
 
 import json
+import random
 import subprocess
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from partita.cost.datasheet import datasheet_costs
 from partita.errors import OptionError
-from partita.report.comparison import Comparison, Row
+from partita.report.comparison import Comparison, Row, verdict
 from partita.report.environment import command_line, commit_of, environment
 from partita.report.page import comparison_page
 from partita.report.record import read_record, write_record, write_run
@@ -45,11 +49,15 @@ def test_losses_that_are_no_numbers_are_kept(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("", "is not a run's record (it is no JSON object)"),
+        ("", "is not a run's record (it is no JSON object: Expecting value"),
         ("{}", "is not a run's record (schema: "),
         ('{"rows": 3}', "is not a run's record"),
         ("[1, 2]", "is not a run's record (it is no JSON object)"),
-        ('{"schema": 1, "rows": [], "task": Infinity, "sha256": "x"}', "is not a run's record"),
+        ('{"schema": 1, "rows": [], "task": Infinity, "sha256": "x"}', "it has Infinity, which is no number of JSON"),
+        ('{"schema": 1, "rows": [], "schema": 1}', "it says 'schema' twice"),
+        ('{"schema": 1, "rows": [1e999]}', "it has the number 1e999, beyond what a float holds"),
+        ('{"schema": 1, "rows": [18446744073709551616]}', "it has a number of 65 bits"),
+        ("[" * 100_000, "its brackets are nested too deep"),
     ],
 )
 def test_a_file_of_something_else_is_refused(tmp_path: Path, text: str, said: str) -> None:
@@ -91,6 +99,86 @@ def test_a_record_by_another_hand_is_read(tmp_path: Path) -> None:
     assert len(record.pop("sha256")) == 64
     path.write_text(json.dumps(record, indent=2))
     assert read_record(tmp_path) == nine()
+
+
+Place = tuple[str | int, ...]
+RAGGED: list[tuple[Place, Any, str]] = [  # of the fifth row of `nine`: what stands there instead, and what is said
+    (("predicted", "memory_parts", 1, 5), [1, 2], "memory_parts.1.5: it has 2 parts, and not 7"),
+    (("predicted", "memory_parts", 1), [], "memory_parts.1: it has 0 moments, memory_over_time 80"),
+    (("predicted", "memory_parts"), [[]], "memory_parts: it is of 1 ranks, memory_over_time of 4"),
+    (("predicted", "memory_over_time", 0, 3, 1), 2**63, "memory_over_time.0.3: 9223372036854775808 is not from"),
+    (("measured", "spans", 2, "kind"), "Comptue", "spans.2.kind: there is no instruction of kind 'Comptue'"),
+    (("measured", "spans", 2, "end"), "NaN", "measured.spans.2: it lasts from "),
+    (("measured", "spans", 2, "rank"), -1, "spans.2.rank: -1 is not from 0"),
+    (("measured", "step_seconds"), 0, "measured.step_seconds: a step of 0 s is none"),
+    (("measured", "step_seconds"), 1e-300, "measured.step_seconds: 1e-300 is not from"),
+    (("measured", "high"), 0, "is above high, 0"),
+    (("measured", "origin"), "guessed", "origin: it is 'guessed', and not simulated or measured"),
+    (("measured", "breakdown", "idle"), "Infinity", "breakdown.idle: inf is not from"),
+    (("predicted", "traffic", 0, 1), -4, "traffic.0: -4 is not from 0"),
+    (("naive", "sum"), -1.0, "naive.sum: -1 is not from"),
+    (("over",), [[0.0, 1.0]], "over.0: 0 is none that a link or a step has"),
+]
+
+
+@pytest.mark.parametrize(("place", "value", "said"), RAGGED)
+def test_what_no_comparison_has_is_named(tmp_path: Path, place: Place, value: Any, said: str) -> None:
+    write_run(nine(), tmp_path)
+    record = json.loads((tmp_path / "report.json").read_text())
+    del record["sha256"]
+    inner, last = record["rows"][4], place[-1]
+    for key in place[:-1]:
+        inner = inner[key]
+    inner[last] = value
+    (tmp_path / "report.json").write_text(json.dumps(record))
+    with pytest.raises(OptionError) as caught:
+        read_record(tmp_path)
+    assert f"report.json is not a run's record (rows.4.{place[0]}" in str(caught.value)
+    assert said in str(caught.value)
+
+
+VALUES: tuple[Any, ...] = (
+    None, -1, 0, 2**62, 1.5, 1e300, 5e-324, "NaN", "-Infinity", "x", "\x1b[2J", [], {}, [[]], [1, 2], [0, 0, 0],
+)  # fmt: skip
+
+
+def test_a_record_with_any_value_in_any_place_is_refused_or_drawn(tmp_path: Path) -> None:
+    write_run(nine(repeats=2, rounds=1, instructions=1), tmp_path)
+    record, draw, drawn = json.loads((tmp_path / "report.json").read_text()), random.Random(1), 0
+    del record["sha256"]
+    record["rows"] = record["rows"][4:7]
+    for side in ("predicted", "measured"):
+        for name in ("spans", "memory_over_time", "memory_parts"):
+            record["rows"][0][side][name] = record["rows"][0][side][name][:3]
+    text = json.dumps(record)
+    by_kind = dict[tuple[Any, ...], list[Any]]()  # so that many spans are no more than one name
+    for place in places(record):
+        by_kind.setdefault(tuple(0 if isinstance(key, int) else key for key in place), []).append(place)
+    for _ in range(60):
+        made = json.loads(text)
+        *way, last = draw.choice(by_kind[draw.choice(list(by_kind))])
+        inner = made
+        for key in way:
+            inner = inner[key]
+        if draw.random() < 0.25:
+            del inner[last]
+        else:
+            inner[last] = draw.choice(VALUES)
+        (tmp_path / "report.json").write_text(json.dumps(made))
+        with suppress(OptionError):
+            found = read_record(tmp_path)
+            comparison_page(found)
+            verdict(found)
+            drawn += 1
+    assert 8 < drawn < 40
+
+
+def places(value: Any, at: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """The ways to all values in a record."""
+    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, each in inner:
+        yield (*at, key)
+        yield from places(each, (*at, key))
 
 
 @pytest.mark.parametrize(
