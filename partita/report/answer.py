@@ -14,9 +14,12 @@ from io import TextIOWrapper
 from typing import Any, Final
 
 from partita.errors import PartitaError
+from partita.telling import printable
 
 SCHEMA: Final = 1
 WIDE: Final = 200  # columns where no terminal says how many it has
+LINES: Final = "\n\t"  # which sentences with a log, and drawings, may have
+BYTES: Final = "".join(map(chr, range(0xDC80, 0xDD00)))  # of files' names that are no letters
 KINDLY: Final = "partita.kindly"  # how letters that an encoding lacks are written
 
 
@@ -66,7 +69,7 @@ def say(answer: Answer, as_json: bool) -> int:
 def _complain(sentence: str) -> None:
     """Say a sentence on stderr, if anybody reads that."""
     try:
-        print(f"partita: {sentence}", file=sys.stderr, flush=True)
+        print(f"partita: {printable(sentence, LINES + BYTES)}", file=sys.stderr, flush=True)
     except OSError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
 
@@ -96,6 +99,7 @@ def _kindly(error: UnicodeError) -> tuple[str | bytes, int]:
 
 
 def _print(text: tuple[Any, ...]) -> None:
+    text = tuple(printable(part, LINES + BYTES) if isinstance(part, str) else part for part in text)
     if all(isinstance(part, str) for part in text):
         print("\n".join(text))
         return

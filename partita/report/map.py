@@ -10,12 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from html import escape
 from math import ceil, floor, log10
 from typing import Final
 
 from partita.report.comparison import Comparison
 from partita.searches.sweep import Curve, lowest
+from partita.telling import escaped
 from partita.units import show_bandwidth, show_seconds
 
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM, ENTRY = 900, 440, 74, 34, 44, 44, 18  # pixels
@@ -77,9 +77,9 @@ def map_svg(lines: Sequence[Line], title: str, *, alone: bool = True) -> str:
     head = '<svg xmlns="http://www.w3.org/2000/svg" ' if alone else "<svg "
     parts = [
         f'{head}class="map" viewBox="0 0 {WIDTH} {HEIGHT + ENTRY * rows}" font-family="sans-serif" font-size="11.5" '
-        f'role="img" aria-label="{escape(title)}">',
+        f'role="img" aria-label="{escaped(title)}">',
         f"<style>{_style()}</style>" if alone else "",
-        f'<text x="{LEFT}" y="14" font-size="13">{escape(title)}</text>', *plot.axes(), *_turns(lines, plot),
+        f'<text x="{LEFT}" y="14" font-size="13">{escaped(title)}</text>', *plot.axes(), *_turns(lines, plot),
     ]  # fmt: skip
     for line in lines:
         parts += _drawn(line, plot)
@@ -89,7 +89,7 @@ def map_svg(lines: Sequence[Line], title: str, *, alone: bool = True) -> str:
         name = line.plan if len(line.plan) <= most else f"{line.plan[: most - 1]}\N{HORIZONTAL ELLIPSIS}"
         parts.append(
             f'<g class="p{line.place % 10}"><path class="line" d="M{x} {y - 4}h22"/>'
-            f'<text x="{x + KEY}" y="{y}">{escape(name)}</text></g>'
+            f'<text x="{x + KEY}" y="{y}">{escaped(name)}</text></g>'
         )
     return "".join([*parts, "</svg>"])
 
@@ -146,24 +146,24 @@ def _turns(lines: Sequence[Line], plot: Plot) -> Iterator[str]:
         x, wide = plot.x(at), plot.x(end) - plot.x(at)
         said = f"{plan}: the quickest from {show_bandwidth(at)} to {show_bandwidth(end)}, predicted"
         yield f'<g class="p{place[plan]}"><rect class="full" x="{x:.1f}" y="22" width="{wide:.1f}" height="10">'
-        yield f"<title>{escape(said)}</title></rect></g>"
+        yield f"<title>{escaped(said)}</title></rect></g>"
     for at, _ in first[1:]:
         x = plot.x(at)
         yield f'<path class="turn" d="M{x:.1f} 20V{HEIGHT - BOTTOM}"/>'
     for at, plan in lowest({line.plan: line.measured for line in lines if line.measured})[1:]:
         said = f"{plan}: the quickest from {show_bandwidth(at)} on, measured"
         yield f'<g class="p{place[plan]}"><circle class="ring" cx="{plot.x(at):.1f}" cy="27" r="6">'
-        yield f"<title>{escape(said)}</title></circle></g>"
+        yield f"<title>{escaped(said)}</title></circle></g>"
 
 
 def _drawn(line: Line, plot: Plot) -> Iterator[str]:
     """A line as predicted, a dot for each measurement."""
     way = "L".join(f"{plot.x(x):.1f} {plot.y(y):.1f}" for x, y in line.predicted)
-    yield f'<g class="p{line.place % 10}"><path class="line" d="M{way}"><title>{escape(line.plan)}</title></path>'
+    yield f'<g class="p{line.place % 10}"><path class="line" d="M{way}"><title>{escaped(line.plan)}</title></path>'
     for x, y in line.measured:
         said = f"{line.plan} at {show_bandwidth(x)}: {show_seconds(y)}, measured"
         yield f'<circle class="full" cx="{plot.x(x):.1f}" cy="{plot.y(y):.1f}" r="3.5">'
-        yield f"<title>{escape(said)}</title></circle>"
+        yield f"<title>{escaped(said)}</title></circle>"
     yield "</g>"
 
 

@@ -16,11 +16,13 @@ from markupsafe import Markup
 
 from partita.cluster.show import show_cluster
 from partita.program.timeline import PURPOSES, Timeline
+from partita.report.answer import LINES
 from partita.report.comparison import Comparison, Row, ln_ratio
 from partita.report.figures import figures
 from partita.report.files import write_file
 from partita.report.map import map_about, map_lines, map_svg, turns
 from partita.report.words import findings, naive_ratio
+from partita.telling import printable
 from partita.units import show_bytes, show_rate, show_seconds
 
 MOST_BYTES: Final = 1_000_000
@@ -93,9 +95,16 @@ def _map(comparison: Comparison) -> Markup | None:
 
 @cache
 def _template() -> Template:
-    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    environment = Environment(
+        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, finalize=_shown
+    )
     environment.filters["breakable"] = breakable
     return environment.from_string(str(_part("page.html")))
+
+
+def _shown(value: Any) -> Any:
+    """What stands in the page for a value: a text without what a browser could obey, such as a change of direction."""
+    return printable(value, LINES) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 
 def _part(name: str) -> Markup:
@@ -104,16 +113,17 @@ def _part(name: str) -> Markup:
 
 def breakable(name: str) -> Markup:
     """A plan's name, escaped, that may go on in a new line before a parenthesis and after a comma or an underscore."""
-    text = str(Markup.escape(name))
+    text = str(Markup.escape(printable(name)))
     for before, after in (("(", "<wbr>("), (",", ",<wbr>"), ("_", "_<wbr>")):
         text = text.replace(before, after)
     return Markup(text)
 
 
 def embedded(value: Any) -> Markup:
-    """JSON for a script element: no letter of it can end the element, and numbers that JSON lacks are null."""
+    """JSON for a script element: no letter of it can end the element or change how another is shown, and
+    numbers that JSON lacks are null."""
     text = json.dumps(_finite(value), allow_nan=False, separators=(",", ":"))
-    for letter in "<>&\u2028\u2029":
+    for letter in "<>&":
         text = text.replace(letter, f"\\u{ord(letter):04x}")
     return Markup(text)  # within strings, the only place for these letters
 
@@ -125,7 +135,7 @@ def _finite(value: Any) -> Any:
         return [_finite(item) for item in value]
     if isinstance(value, float):
         return float(f"{value:.7g}") if isfinite(value) else None
-    return value
+    return _shown(value)
 
 
 def _sides(row: Row) -> Iterator[Timeline]:

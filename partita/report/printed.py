@@ -6,7 +6,8 @@ from abc import ABC, abstractmethod
 from io import StringIO
 from typing import Any, Final
 
-from partita.report.answer import Answer
+from partita.report.answer import LINES, Answer
+from partita.telling import printable
 
 WIDTH: Final = 160  # letters; a cell of a notebook scrolls
 CELL: Final = '<pre style="overflow-x:auto">{code}</pre>'
@@ -39,5 +40,6 @@ def _drawn(answer: Answer) -> Any:
 
     console = Console(record=True, width=WIDTH, file=StringIO())
     for part in (*answer.text, *filter(None, [answer.error])):
-        console.print(part, markup=False, highlight=False)
+        shown = printable(part, LINES) if isinstance(part, str) else part
+        console.print(shown, markup=False, highlight=False)
     return console

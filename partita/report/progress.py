@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from typing import Any, Final
 
-from partita.report.answer import speaks
-from partita.telling import Tell, quiet
+from partita.report.answer import BYTES, LINES, speaks
+from partita.telling import Tell, printable, quiet
 from partita.units import Seconds
 
 EVERY: Final[Seconds] = 3.0
@@ -46,15 +46,16 @@ def _spinner() -> Iterator[Tell]:
             from rich.console import Console
             from rich.text import Text
 
+            shown = printable(sentence, LINES + BYTES)
             with suppress(OSError):  # the terminal may be gone, and the work goes on
                 if not started:
                     started.append(Console(stderr=True).status(""))
                     stack.callback(stop)
                     started[0].start()
                 if isinstance(sentence, Note):
-                    started[0].console.print(Text(f"partita: {sentence}"), soft_wrap=True)
+                    started[0].console.print(Text(f"partita: {shown}"), soft_wrap=True)
                 else:
-                    started[0].update(Text(sentence))
+                    started[0].update(Text(shown))
 
         def stop() -> None:
             with suppress(OSError):
@@ -75,6 +76,6 @@ def lines(every: Seconds, clock: Callable[[], Seconds]) -> Tell:
         if due or isinstance(sentence, Note):
             last = last if isinstance(sentence, Note) else now
             with suppress(OSError):  # nobody reads it any more, and the work goes on
-                print(f"partita: {sentence}", file=sys.stderr, flush=True)
+                print(f"partita: {printable(sentence, LINES + BYTES)}", file=sys.stderr, flush=True)
 
     return tell

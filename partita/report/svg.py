@@ -9,12 +9,12 @@ rank 0 wire     p         |##A##|##A##|
 from __future__ import annotations
 
 from collections.abc import Iterator
-from html import escape
 from typing import Any, Final
 
 from partita.program.timeline import Timeline
 from partita.report.comparison import Row
 from partita.report.spans import packed
+from partita.telling import escaped
 from partita.units import show_seconds
 
 COLOURS: Final = {  # light, dark
@@ -37,10 +37,10 @@ def timeline_svg(row: Row) -> str:
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEAD + ROW * len(places) + 6}" '
         f'font-family="sans-serif" font-size="11"><style>{_style()}</style>'
-        f'<text x="0" y="13" font-size="13">{escape(f"{row.plan}: {steps} a step")}</text>', *_legend(shown),
+        f'<text x="0" y="13" font-size="13">{escaped(f"{row.plan}: {steps} a step")}</text>', *_legend(shown),
     ]  # fmt: skip
     for (rank, lane), place in places.items():
-        parts.append(f'<text x="0" y="{HEAD + ROW * place + 16}">rank {rank} {escape(str(lane))}</text>')
+        parts.append(f'<text x="0" y="{HEAD + ROW * place + 16}">rank {rank} {escaped(str(lane))}</text>')
     ends = [s + long for side in lanes for s, long in zip(side["spans"][3::5], side["spans"][4::5], strict=True)]
     length = max(ends, default=1)
     for strip, (timeline, side) in enumerate(zip(sides, lanes, strict=True)):
@@ -68,7 +68,7 @@ def _bars(
             continue
         label, kind, part = side["names"][name]
         x, y = LABEL + start * scale, HEAD + ROW * places[lanes[lane]] + (BAR + 1) * strip
-        title = escape(f"{label} ({kind}): {show_seconds(long * side['unit'])}")
+        title = escaped(f"{label} ({kind}): {show_seconds(long * side['unit'])}")
         yield (
             f'<rect class="{part}" x="{x:.1f}" y="{y}" width="{max(long * scale - 0.5, 0.4):.1f}" height="{BAR}">'
             f"<title>{title}</title></rect>"

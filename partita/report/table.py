@@ -17,16 +17,12 @@ from partita.report.rows import Rows
 from partita.searches.objective import money_of
 from partita.searches.search import Search
 from partita.searches.sweep import Sweep
+from partita.telling import printable
 from partita.units import show_bandwidth, show_bytes, show_rate, show_seconds
 
 NEGLIGIBLE: Final = 1e-6  # of a step, which rounding leaves
 
 NOTHING = "-"
-
-
-def printable(name: str) -> str:
-    """A name with everything that a terminal could obey (escapes, newlines) replaced."""
-    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in name)
 
 
 def comparison_table(comparison: Comparison) -> Table:

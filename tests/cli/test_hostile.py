@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from threading import Timer
 
 import pytest
 
 from partita.__main__ import main
+from partita.report.record import write_run
+from tests.report.timelines import comparison
 
 WIDE = f"0x{'f' * 5000}"  # Python reads it, and does not print it
 DEEP = "[" * 3000 + "]" * 3000
@@ -49,6 +52,20 @@ def test_a_file_with_a_number_too_long_to_print_or_too_deep(
 @pytest.mark.parametrize("text", [f"ddp(bucket_bytes={WIDE})", f"ddp(codec=topk(k={WIDE}))", f"ddp(order={WIDE})"])
 def test_a_call_with_a_number_too_long_to_print(text: str, capfd: pytest.CaptureFixture[str]) -> None:
     assert "gives a number of 20000 bits; less than 9223372036854775808 is allowed" in refused((*SIMULATE, text), capfd)
+
+
+def test_what_a_terminal_would_obey_is_not_said(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """Neither of what is answered nor of what is complained of."""
+    evil = "a\x1b[2J\x9b31m\u202eb\rc"
+    found = comparison()
+    write_run(replace(found, rows=(replace(found.rows[0], plan=evil),), notes=(evil,)), tmp_path)
+    assert main(["report", str(tmp_path)]) == 0
+    out, _ = capfd.readouterr()
+    assert "a\ufffd[2J\ufffd31m\ufffdb\ufffdc takes 400 ms a step" in out
+    assert main(["report", evil]) == 2
+    _, err = capfd.readouterr()
+    for said in (out, err):
+        assert {letter for letter in said if not letter.isprintable()} == {"\n"}
 
 
 def test_a_name_of_a_cluster_too_long_for_a_file(capfd: pytest.CaptureFixture[str]) -> None:

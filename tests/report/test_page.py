@@ -13,6 +13,7 @@ import pytest
 from partita.program.timeline import Span, Timeline
 from partita.report import page
 from partita.report.comparison import Comparison, Row
+from partita.report.environment import Environment
 from partita.report.figures import figures, loss_of, traffic_of
 from partita.report.page import MOST_BYTES, bar, comparison_page, embedded, write_page
 from partita.report.spans import packed, thinned
@@ -56,6 +57,33 @@ def test_every_name_is_escaped_and_every_row_there(tmp_path: Path) -> None:
     assert [row["plan"] for row in rows] == [row.plan for row in nine().rows]
 
 
+EVIL = "</script><img src=x onerror=alert(1)>'\"{{ 7 * 7 }}\u202egnp\u2066\x1b]0;t\x07\x9b2J"
+
+
+def test_names_by_another_hand_change_nothing_but_their_own_place() -> None:
+    """Wherever a text stands, it is shown as text: no element, no attribute, no escape, no change of direction."""
+    base = nine(rounds=1, instructions=1)
+    row = base.rows[1]
+    assert row.predicted is not None
+    assert row.measured is not None
+    span = replace(row.predicted.spans[0], name=EVIL, lane=EVIL)
+    sides = {
+        side: replace(t, plan=EVIL, spans=(span,)) for side in ("predicted", "measured") if (t := getattr(row, side))
+    }
+    evil = replace(row, plan=EVIL, semantics=EVIL, naive={EVIL: 1.0}, over=((1e8, 1.0), (1e9, 2.0)), **sides)
+    rows = (evil, Row(EVIL, error=EVIL, semantics=EVIL))
+    told = Environment(EVIL, EVIL, EVIL, EVIL, ((EVIL, EVIL),), EVIL)
+    cluster = replace(base.cluster, name=EVIL)
+    text = comparison_page(Comparison(rows, EVIL, cluster, (EVIL,), told))
+    assert {letter for letter in text if not letter.isprintable()} == {"\n"}
+    found = Elements(text)
+    assert not {tag for tag, _ in found.tags} & {"img"}
+    assert not [a for _, attributes in found.tags for a in attributes if a.startswith("on")]
+    assert [tag for tag, _ in found.tags].count("script") == 2
+    assert json.loads(found.data)["rows"][0]["plan"].startswith("</script><img")
+    assert "{{ 7 * 7 }}" in text
+
+
 def test_it_asks_the_network_for_nothing() -> None:
     text = comparison_page(nine())
     for _, attributes in Elements(text).tags:
@@ -89,10 +117,10 @@ def test_scripts_and_styles_keep_to_the_width_of_the_rest() -> None:
 
 
 def test_data_cannot_end_its_element() -> None:
-    value = {"a": "</script><!-- & \u2028 \u2029", "b": [float("nan"), float("inf"), 1 / 3]}
+    value = {"a": "</script><!-- & \u2028 \u202e \ud800", "b": [float("nan"), float("inf"), 1 / 3]}
     text = str(embedded(value))
     assert not set(text) & set("<>&\u2028\u2029")
-    assert json.loads(text) == {"a": value["a"], "b": [None, None, 0.3333333]}
+    assert json.loads(text) == {"a": "</script><!-- & \ufffd \ufffd \ufffd", "b": [None, None, 0.3333333]}
 
 
 def test_a_large_comparison_is_thinned_and_says_so() -> None:

@@ -22,12 +22,13 @@ from partita.report.page import cells
 from partita.report.setting import Setting
 from partita.report.steps import steps_of
 from partita.report.svg import timeline_svg
-from partita.report.table import comparison_table, printable, recipes_table, refusals, search_table, timeline_table
+from partita.report.table import comparison_table, recipes_table, refusals, search_table, timeline_table
 from partita.report.trace import write_trace
 from partita.report.trained import Trained
 from partita.searches.candidate import Candidate
 from partita.searches.search import Search
 from partita.searches.steps_of_plans import MeasuredPlan
+from partita.telling import printable
 from tests.report.nine import nine
 from tests.report.timelines import comparison, measured, predicted
 from tests.small import cluster_of
