@@ -18,15 +18,24 @@ PartitaError                 exit 3   a sentence: what was given, what is allowe
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Final
+
+LONGEST: Final = 1600  # letters of a sentence, whatever it quotes
+LAST: Final = 500  # of them at its end, which says what to do
+LONG: Final = re.compile(r"(\S{60})\S{100,}(\S{60})")
 
 
 class PartitaError(Exception):
-    """The base of all errors; `exit_code` is the exit code of a command that ends with it."""
+    """The base of all errors; `exit_code` is the exit code of a command that ends with it. Of a sentence that quotes
+    more than anybody would read, the middle is left out."""
 
     exit_code = 3
+
+    def __init__(self, sentence: str = "") -> None:
+        super().__init__(brief(sentence))
 
 
 class InputError(PartitaError):
@@ -72,7 +81,7 @@ class RunError(PartitaError):
 
     def __init__(self, sentence: str, *, rank: int = -1, step: int = -1, log: str = "") -> None:
         super().__init__(sentence)
-        self.sentence, self.rank, self.step, self.log = sentence, rank, step, log
+        self.sentence, self.rank, self.step, self.log = brief(sentence), rank, step, log
 
     def __str__(self) -> str:
         return f"{self.sentence.rstrip('.')}; the end of its log:\n{self.log}" if self.log else self.sentence
@@ -111,6 +120,17 @@ def first_line(error: BaseException) -> str:
     """An error's type and the first line of its text, to quote errors of other packages within a sentence."""
     lines = str(error).strip().splitlines()
     return f"{type(error).__name__}: {lines[0].rstrip('.')}" if lines else type(error).__name__
+
+
+def brief(sentence: str) -> str:
+    """A sentence; of one of more letters than LONGEST the long words without their middle, and the beginning and the
+    end of what is still too long."""
+    if len(sentence) <= LONGEST:
+        return sentence
+    shorter = LONG.sub(r"\1[...]\2", sentence)
+    if len(shorter) <= LONGEST:
+        return shorter
+    return f"{shorter[: LONGEST - LAST]} [... {len(shorter) - LONGEST:,} letters ...] {shorter[-LAST:]}"
 
 
 def did_you_mean(given: str, known: Iterable[str]) -> str:

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import typer
 
-from partita.errors import Ended, InputError, PartitaError
+from partita.errors import Ended, InputError, PartitaError, brief
 from partita.report.answer import Answer
 from partita.runtime.brake import stopping
 
@@ -43,7 +43,7 @@ def attempt(command: Callable[[], Answer | int | None], words: Sequence[str] = (
     except UsageError as error:
         context, sentence = getattr(error, "ctx", None), _misused(error, words)
         asked = context.command_path if context else "partita"
-        return Answer(code=2, error=f"{sentence}{'' if sentence.endswith('?') else ';'} see {asked} --help")
+        return Answer(code=2, error=brief(f"{sentence}{'' if sentence.endswith('?') else ';'} see {asked} --help"))
     except Ended as ended:
         return _told(ended)
     except SystemExit as stop:
@@ -62,7 +62,7 @@ def attempt(command: Callable[[], Answer | int | None], words: Sequence[str] = (
         if isinstance(error, OSError) and (remedy := LACKS.get(error.errno or 0)):
             _show_traceback()
             return Answer(code=3, error=f"this machine gives no more ({' '.join(str(error).split())}); {remedy}")
-        what = " ".join(f"{type(error).__name__}: {error}".split())
+        what = brief(" ".join(f"{type(error).__name__}: {error}".split()))
         hint = "" if _show_traceback() else "; rerun with PARTITA_TRACEBACK=1 to see where"
         return Answer(code=3, error=f"this should not have happened ({what}){hint}")
 

@@ -119,3 +119,32 @@ def test_a_link_to_itself_is_no_file(tmp_path: Path, capfd: pytest.CaptureFixtur
 )  # fmt: skip
 def test_a_name_that_is_nearly_one(words: tuple[str, ...], meant: str, capfd: pytest.CaptureFixture[str]) -> None:
     assert f"did you mean {meant!r}?" in refused(words, capfd)
+
+
+HUGE = "h" * 100_000
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("cluster", "show", HUGE), (*SIMULATE, HUGE), (*SIMULATE, f"ddp({HUGE}=1)"), ("report", HUGE), (HUGE,),
+        ("plan", HUGE, "--cluster", "local:2"), ("plan", "digits-cnn", "--cluster", "local:2", "--top", HUGE),
+    ],
+    ids=lambda words: words[0][:9],
+)  # fmt: skip
+def test_a_value_that_nobody_would_read_is_quoted_in_part(
+    words: tuple[str, ...], capfd: pytest.CaptureFixture[str]
+) -> None:
+    said = refused(words, capfd)
+    assert "hhh[...]hhh" in said
+    assert len(said) < 2000
+
+
+def test_a_long_value_in_a_file_leaves_place_and_advice(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "cluster.toml"
+    path.write_text(FILES["cluster"].format(repr("1 2 " * 30_000)))
+    said = refused((*WORDS["cluster"], str(path)), capfd)
+    assert f"in cluster {path}, device 'cpu', cores is '1 2 1 2" in said
+    assert " letters ...] " in said
+    assert said.endswith("give a number, such as 0.5\n")
+    assert len(said) < 1700
