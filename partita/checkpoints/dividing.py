@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from partita.checkpoints.restore import Checkpoint, restore
+from partita.checkpoints.restore import Checkpoint, reading, restore
 from partita.graph.graph import Graph
 from partita.graph.tensor import Tensor
 from partita.program.program import Program
@@ -25,16 +25,18 @@ from partita.task import Task
 def restored(
     saved: Checkpoint, task: Task, graph: Graph, program: Program, rank: int, state: State, device: str
 ) -> None:
-    """Load a checkpoint into the newly made state of a rank."""
+    """Load a checkpoint into the newly made state of a rank. Raises InputError for one that no run wrote."""
     if not (state.owned and saved.manifest.flying):
-        restore(saved, task, graph, program, rank, state, device)
+        with reading(saved.path):
+            restore(saved, task, graph, program, rank, state, device)
         state.together()
         return
     plain = replace(program, buckets=tuple(replace(bucket, shares=None) for bucket in program.buckets))
     specs = {p.name: p.tensor.at(1) for p in graph.parameters} | {b.name: b.tensor.at(1) for b in graph.buffers}
     values = {name: _zeros(spec) for name, spec in specs.items()}
     whole = make_state(graph, plain, plain.role_of[rank], task, values, device, rank)
-    restore(saved, task, graph, plain, rank, whole, device)
+    with reading(saved.path):
+        restore(saved, task, graph, plain, rank, whole, device)
     own = {piece.parameter for name in state.owned for piece in program.bucket[name].pieces}
     for name, leaf in state.leaves.items():
         if name not in own:

@@ -41,7 +41,13 @@ def rows_of(contents: Contents, kind: str, detail: str, piece: Part, view: torch
     """
     parts = contents.parts(kind, piece.parameter, detail, owner)
     if not isinstance(piece, Slice) and piece.stop < 0 and len(parts) == 1 and not parts[0].flat and parts[0].stop < 0:
-        return contents.tensor(parts[0])
+        whole = contents.tensor(parts[0])
+        if whole.shape != view.shape:  # torch would repeat a smaller one
+            raise InputError(
+                f"the checkpoint has {piece.parameter} as {list(whole.shape)}, and it is {list(view.shape)}; take "
+                "another one"
+            )
+        return whole
     start, stop = _extent(piece.start, piece.stop, isinstance(piece, Slice), view)
     found = []
     for part in parts:
@@ -52,8 +58,8 @@ def rows_of(contents: Contents, kind: str, detail: str, piece: Part, view: torch
             found.append((low, tensor.reshape(-1)[low - first : high - first]))
     if sum(len(tensor) for _, tensor in found) != stop - start:
         raise InputError(f"the checkpoint lacks elements {start} to {stop} of {piece.parameter}; take another one")
-    whole = [tensor for _, tensor in sorted(found, key=lambda one: one[0])]
-    return torch.cat(whole).view(view.shape) if whole else view.clone()
+    ordered = [tensor for _, tensor in sorted(found, key=lambda one: one[0])]
+    return torch.cat(ordered).view(view.shape) if ordered else view.clone()
 
 
 def _extent(start: int, stop: int, flat: bool, tensor: torch.Tensor) -> tuple[int, int]:

@@ -23,7 +23,7 @@ from partita.checkpoints.settings import settings_of
 from partita.checkpoints.shard import File, sha256_of
 from partita.checkpoints.typed import read_strictly
 from partita.errors import InputError, check_schema
-from partita.files import atomically, sync
+from partita.files import atomically, read_json, sync
 from partita.graph.graph import Buffer, Graph, Parameter
 from partita.plan.plan import Plan
 from partita.plan.plan import Update as Rules
@@ -158,7 +158,7 @@ def read_manifest(directory: Path) -> Manifest:
         raise DamagedCheckpoint(f"{path} is no file")
     try:
         raw = path.read_bytes()
-        body = json.loads(raw)
+        body = read_json(raw, wide=True)
         digest = body.pop("digest")
         if _text({**body, "digest": digest}) != raw or hashlib.sha256(_text(body)).hexdigest() != digest:
             raise ValueError

@@ -58,9 +58,9 @@ def from_plain(value: Any) -> Any:
         ((kind, body),) = value.items()
         if kind == "float":
             return float(body)
-        if kind == "tuple":
+        if kind == "tuple" and isinstance(body, list):
             return tuple(from_plain(item) for item in body)
-        if kind in ("dict", "counter"):
+        if kind in ("dict", "counter") and isinstance(body, list):
             pairs = {from_plain(key): from_plain(item) for key, item in body}
             return Counter(pairs) if kind == "counter" else pairs
         if kind == "tensor":

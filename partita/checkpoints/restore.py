@@ -20,6 +20,7 @@ that the new plan does not have in the same form is converted:
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from math import inf
@@ -34,9 +35,9 @@ from partita.checkpoints.holding import Copies, copies_of, keepers_of
 from partita.checkpoints.ledgers import load_ledger
 from partita.checkpoints.lookup import copy_for, factor_of, rows_of, value_of
 from partita.checkpoints.manifest import Manifest, flies_of, read_manifest
-from partita.checkpoints.settings import Change, changed
+from partita.checkpoints.settings import Change, changed, check_settings
 from partita.checkpoints.shard import Contents
-from partita.errors import InputError
+from partita.errors import InputError, first_line
 from partita.graph.graph import Graph
 from partita.plan.rule import momentum_ahead
 from partita.program.layout import WEIGHT, Bucket
@@ -72,6 +73,20 @@ def open_checkpoint(path: Path) -> Checkpoint:
     """The checkpoint in the directory `path`, whose files must have been checked before (`manifest`)."""
     manifest = read_manifest(path)
     return Checkpoint(path, manifest, Contents(path / file.name for file in manifest.files))
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """A context that takes what the checkpoint in `path` holds for what a run writes. Raises InputError where a value
+    turns out to be of another kind or shape: its digests say that nothing was damaged, not who wrote it."""
+    try:
+        yield
+    except torch.OutOfMemoryError:
+        raise
+    except (TypeError, ValueError, KeyError, IndexError, AttributeError, OverflowError, RuntimeError) as error:
+        raise InputError(
+            f"{path} holds something else than a run writes there ({first_line(error)}); take another checkpoint"
+        ) from error
 
 
 def restore(
@@ -181,10 +196,12 @@ def _optimizer(
     for group in (one for one in optimizer.param_groups if one["params"]):
         index = next(i for i, view in enumerate(state.views[bucket.name]) if view is group["params"][0])
         own = {one.name: one.now for one in changes.get(parts[index].parameter, ()) if not one.moved}
-        group.update((value_of(contents, "settings", parts[index], "", rank, wanted) or {}) | own)
+        if kept := value_of(contents, "settings", parts[index], "", rank, wanted):
+            group.update(check_settings(kept, group))
+        group.update(own)
     state.arrange(bucket.name)
-    if bucket.name in state.schedule and (kept := contents.values.get(Entry("schedule"))):
-        load_schedule(state.schedule[bucket.name], kept)
+    if bucket.name in state.schedule and (at := contents.values.get(Entry("schedule"))):
+        load_schedule(state.schedule[bucket.name], at)
 
 
 def _scale(saved: Checkpoint, program: Program, state: State) -> None:

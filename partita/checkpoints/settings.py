@@ -13,6 +13,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+import torch
+
 from partita.checkpoints.plain import from_plain, to_plain
 from partita.checkpoints.shard import Contents
 from partita.errors import InputError
@@ -83,6 +85,29 @@ def _unlike(one: Any, other: Any) -> bool:
 def _kept(contents: Contents, name: str) -> Mapping[str, Any]:
     """The settings of a weight's group when the checkpoint was written, on the first rank that says."""
     for owner in contents.ranks("settings", name):
-        found: Mapping[str, Any] = contents.values[contents.parts("settings", name, "", owner)[0]]
+        found = check_settings(contents.values.get(contents.parts("settings", name, "", owner)[0]), {})
         return found
     return {}
+
+
+def check_settings(found: Any, like: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The settings of a group that stand in a checkpoint. Raises InputError for what are none, or are of another kind
+    than the group's own, `like`: a checkpoint may be by anybody."""
+    if not isinstance(found, dict) or not all(isinstance(name, str) for name in found):
+        raise InputError(f"the checkpoint holds {str(found)[:80]!r} for settings of an optimizer; take another one")
+    for name in found.keys() & like.keys():
+        if _kind(found[name]) != _kind(like[name]) and None not in (found[name], like[name]):
+            raise InputError(
+                f"the checkpoint holds {str(found[name])[:80]!r} for {name} of the optimizer, which is {like[name]!r} "
+                "here; take another checkpoint"
+            )
+    return found
+
+
+def _kind(value: Any) -> Any:
+    """What may stand for what: numbers for each other, also those in a tensor."""
+    if isinstance(value, list | tuple):
+        return [_kind(item) for item in value]
+    if isinstance(value, int | float | torch.Tensor) and not isinstance(value, bool):
+        return float
+    return type(value)

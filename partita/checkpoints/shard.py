@@ -18,7 +18,7 @@ from safetensors.torch import save_file
 from partita.checkpoints.entry import ALIKE, Entry, read_entry
 from partita.checkpoints.plain import from_plain, to_plain
 from partita.errors import InputError, first_line
-from partita.files import place
+from partita.files import place, read_json
 from partita.units import Bytes
 
 VALUES: Final = "partita"
@@ -104,12 +104,12 @@ class Contents:
         for path in paths:
             try:
                 file: Any = safe_open(path, "pt")
-                values = json.loads((file.metadata() or {})[VALUES])
+                values = read_json((file.metadata() or {})[VALUES], wide=True)  # states of generators are wide
                 if not isinstance(values, dict):
                     raise ValueError("its values have no names")
             except OSError as error:
                 raise InputError(f"{path} cannot be read ({first_line(error)}); make it readable") from error
-            except (SafetensorError, KeyError, ValueError, RecursionError) as error:
+            except (SafetensorError, KeyError, ValueError) as error:
                 raise InputError(
                     f"{path} is no shard of a checkpoint (safetensors with Partita's header); nothing in it was run "
                     "or read; remove that checkpoint"

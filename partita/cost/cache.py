@@ -19,13 +19,14 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
-from partita.files import write_whole
+from partita.files import read_json, write_whole
 from partita.graph.flops import OPAQUE
 from partita.graph.text import digest_of
 from partita.units import Seconds
 
 METHOD: Final = 11  # raised when the way of timing changes
 DIGEST: Final = "sha256"
+MOST: Final = 1e12  # times as long as the reference kernel
 
 
 def cache_folder() -> Path:
@@ -56,8 +57,8 @@ def processor_name() -> str:
 
 
 def read_cache(place: Path) -> dict[str, float]:
-    """Signature -> relative time; empty if the file does not exist or cannot be read."""
-    return {name: float(value) for name, value in read_table(place).items()}
+    """Signature -> relative time; empty if the file does not exist or cannot be read, without what is no time."""
+    return {name: value for name, value in read_table(place).items() if type(value) is float and 0 < value < MOST}
 
 
 def write_cache(place: Path, seconds: dict[str, Seconds], reference: Seconds) -> None:
@@ -70,7 +71,7 @@ def write_cache(place: Path, seconds: dict[str, Seconds], reference: Seconds) ->
 def read_table(place: Path) -> dict[str, Any]:
     """The JSON object that `write_table` wrote into a file; empty if the file does not exist or holds anything else."""
     with suppress(OSError, ValueError, RecursionError):
-        table = json.loads(place.read_text()) if place.is_file() else None  # a pipe would be waited for
+        table = read_json(place.read_text()) if place.is_file() else None  # a pipe would be waited for
         if isinstance(table, dict) and table.pop(DIGEST, None) == digest_of(table):
             return table
     return {}

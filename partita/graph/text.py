@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from partita.errors import InputError, check_schema
-from partita.files import read_whole, write_whole
+from partita.files import read_json, read_whole, write_whole
 from partita.graph.graph import TANGENT, Buffer, Constant, Graph, Optimizer, Parameter, Repeat
 from partita.graph.operator import Argument, Operator, Phase, Ref, Symbol
 from partita.graph.tensor import Affine, Ratio, Tensor
@@ -76,10 +76,10 @@ def text_of(graph: Graph) -> str:
 def read_graph(path: Path | str) -> Graph:
     """The Graph in a file. Raises InputError for a file that is missing, broken, of a newer schema or no graph."""
     try:
-        record = json.loads(read_whole(Path(path)))
+        record = read_json(read_whole(Path(path)))
     except OSError as error:
         raise InputError(f"the graph file {path} cannot be read ({error.strerror}); {REMEDY}") from None
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise InputError(f"the graph file {path} is not valid JSON ({error}); {REMEDY}") from None
     if not isinstance(record, dict) or record.get("format") != FORMAT:
         raise InputError(f"the file {path} holds no graph; {REMEDY}")

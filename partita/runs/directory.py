@@ -46,7 +46,7 @@ from partita.checkpoints.manifest import (
 from partita.checkpoints.shard import HEADER
 from partita.checkpoints.typed import read_strictly
 from partita.errors import InputError, OptionError, check_schema, first_line
-from partita.files import atomically, read_whole
+from partita.files import atomically, read_json, read_whole
 from partita.graph.graph import Graph
 from partita.graph.tensor import ITEMSIZE
 from partita.plan.plan import Plan
@@ -162,7 +162,7 @@ def read_result(out: str) -> Finished | None:
     of another schema: a finished run is not to be taken for one that never began."""
     path = Path(out) / RESULT
     try:
-        body = json.loads(read_whole(path))
+        body = read_json(read_whole(path), finite=False)  # a loss may be none
         check_schema(body["schema"], SCHEMA, str(path), "give another --out, or remove it")
         result = read_strictly(RunResult, body["take"])
         timeline = replace(result.timeline, spans=tuple(result.timeline.spans))
@@ -174,7 +174,7 @@ def read_result(out: str) -> Finished | None:
         return Finished(read_plan(body["plan"]), body["steps"], result, identity, body.get("keyed"))
     except (FileNotFoundError, NotADirectoryError):
         return None
-    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+    except (OSError, ValueError, KeyError, TypeError) as error:
         raise InputError(
             f"{path} is not what a finished run wrote ({first_line(error)}); remove it to start anew, or give another "
             "--out"

@@ -15,7 +15,7 @@ from partita.checkpoints.checkpoint import SavePolicy, place_of
 from partita.checkpoints.holding import held
 from partita.checkpoints.losses import Losses, LossFile, Row, begun_in, losses_of, taken_rows
 from partita.checkpoints.manifest import DamagedCheckpoint, Moment, manifest_of
-from partita.checkpoints.restore import Checkpoint, changes_since, lost, open_checkpoint
+from partita.checkpoints.restore import Checkpoint, changes_since, lost, open_checkpoint, reading
 from partita.checkpoints.saving import save_together
 from partita.checkpoints.settings import sentences
 from partita.errors import RunError
@@ -109,10 +109,14 @@ class Execution:
         rank = self.session.rank_for(leg.program, self.state, first, self.job.keyed, saved, anew=anew)
         rank.brake, self.state = self.brake, rank.state
         if saved and rank.rank == 0:
-            self._find_losses(saved)
-            for sentence in lost(saved, self.session.graph, leg.program):
-                self.report({"note": f"{leg.program.name} goes on from another plan: {sentence}"})
-            for sentence in sentences(changes_since(saved, self.session.task, self.session.graph, leg.program)):
+            task, graph = self.session.task, self.session.graph
+            with reading(saved.path):
+                self._find_losses(saved)
+                words = [
+                    f"{leg.program.name} goes on from another plan: {one}" for one in lost(saved, graph, leg.program)
+                ]
+                words += sentences(changes_since(saved, task, graph, leg.program))
+            for sentence in words:
                 self.report({"note": sentence})
         set_aside()
         begun = start = max(flying, at - 1)
