@@ -8,6 +8,7 @@ the step as a value
     tensor                 Tensor: a shape that knows the batch, a stride, a dtype
     batch                  a graph for any number of samples -> for one
     text                   JSON, both ways
+    checking               what holds of a graph in a file, whoever wrote it
     gc_pause               no garbage collection while large values are built
 what each operator is
     pattern                Pattern: its named dimensions, and what dividing one does

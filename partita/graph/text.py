@@ -18,15 +18,16 @@ import hashlib
 import json
 import math
 from collections.abc import Hashable
-from dataclasses import astuple, dataclass, field
+from dataclasses import astuple, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
 from partita.errors import InputError, check_schema
 from partita.files import read_json, read_whole, write_whole
-from partita.graph.graph import TANGENT, Buffer, Constant, Graph, Optimizer, Parameter, Repeat
+from partita.graph.checking import check_graph
+from partita.graph.graph import Buffer, Constant, Graph, Optimizer, Parameter, Repeat
 from partita.graph.operator import Argument, Operator, Phase, Ref, Symbol
-from partita.graph.tensor import Affine, Ratio, Tensor
+from partita.graph.tensor import ITEMSIZE, Affine, Ratio, Tensor
 
 SCHEMA = 1
 FORMAT = "partita graph"
@@ -86,7 +87,7 @@ def read_graph(path: Path | str) -> Graph:
     check_schema(record.get("schema"), SCHEMA, f"the graph file {path}", "capture it anew or update Partita")
     digest = record.pop("sha256", None)  # a file by another hand has none
     try:
-        graph = _whole(_graph(record))
+        check_graph(graph := _graph(record))
         if digest not in (None, digest_of(record)):
             raise ValueError("its sha256 is not that of its contents")
         return graph
@@ -140,7 +141,9 @@ def _plain(argument: Argument) -> Any:
     return argument
 
 
-KINDS: dict[str, Any] = {"r": Ref, "s": Symbol, "a": Affine, "q": Ratio}
+KINDS: dict[str, tuple[Any, ...]] = {  # of a value: its type, and those of its parts
+    "r": (Ref, str, int), "s": (Symbol, str, str), "a": (Affine, int, int), "q": (Ratio, float, int, float),
+}  # fmt: skip
 
 
 def _value(plain: Any) -> Any:
@@ -148,27 +151,38 @@ def _value(plain: Any) -> Any:
         return tuple(_value(part) for part in plain)
     if isinstance(plain, dict):
         ((key, parts),) = plain.items()
-        return float(parts) if key == "f" else KINDS[key](*parts)
+        if key == "f":
+            return float(_typed(parts, str))
+        kind, *types = KINDS[key]
+        if len(parts) not in (len(types), 2):  # of a Ratio the rest may be left out, which is none mostly
+            raise TypeError(f"{parts!r} is no {kind.__name__}")
+        return kind(*(_typed(part, each) for part, each in zip(parts, types, strict=False)))
     return plain
 
 
-def _whole(graph: Graph) -> Graph:
-    """The graph itself, if every value is made before it is read. Raises ValueError where it is no whole step."""
-    made = set(graph.leaves)
-    for operator in graph.operators:
-        if missing := next((ref.name for ref in operator.reads() if ref.name not in made), ""):
-            raise ValueError(f"{operator.name} reads {missing}, which nothing makes before it")
-        made.add(operator.name)
-    named = (graph.parameters, graph.buffers, graph.constants, graph.inputs, graph.operators)
-    if len(made) < sum(map(len, named)):
-        raise ValueError("two values have one name")
-    if missing := next((ref.name for ref in graph.results() if ref.name not in made), ""):
-        raise ValueError(f"nothing makes {missing}")
-    if not graph.gradients or TANGENT not in graph.leaves:
-        raise ValueError("it has no backward pass")
-    if graph.batch < 1 or min(graph.global_batch, graph.samples, graph.clip_norm) < 0:
-        raise ValueError(f"a batch of {graph.batch} samples, {graph.global_batch} of {graph.samples}")
-    return graph
+def _typed(value: Any, *kinds: type) -> Any:
+    """The value, if it is of one of the types. Raises TypeError: what is read may be by anybody."""
+    if type(value) not in kinds and not (type(value) is int and float in kinds):
+        raise TypeError(f"{value!r} stands where a {kinds[0].__name__} belongs")
+    return value
+
+
+def _tensor(shape: Any, dtype: Any, strides: Any) -> Tensor:
+    sizes = tuple(tuple(_typed(_value(dim), int, Affine) for dim in _typed(dims, list)) for dims in (shape, strides))
+    return Tensor(sizes[0], _typed(dtype, str), sizes[1])
+
+
+def _optimizer(name: Any, state: Any, *rule: Any) -> Optimizer:
+    kept = tuple((_typed(n, str), _typed(each, float), _typed(dtype, str)) for n, each, dtype in state)
+    if wrong := [dtype for _, _, dtype in kept if dtype not in ITEMSIZE]:
+        raise ValueError(f"the optimizer keeps tensors of the type {wrong[0]!r}")
+    kinds = [type(each.default) for each in fields(Optimizer)[2:]]
+    return Optimizer(_typed(name, str), kept, *(_typed(*each) for each in zip(rule, kinds, strict=False)))
+
+
+def _pairs(rows: Any, *kinds: type) -> tuple[tuple[str, Any], ...]:
+    """Names, each with a value of one of the types; of any where there are none."""
+    return tuple((_typed(name, str), _typed(_value(v), *kinds) if kinds else _value(v)) for name, v in rows)
 
 
 def _scalar(record: dict[str, Any], key: str) -> Any:
@@ -180,30 +194,32 @@ def _scalar(record: dict[str, Any], key: str) -> Any:
 
 def _graph(record: dict[str, Any]) -> Graph:
     tables = record["tables"]
-    tensors = [Tensor(_value(shape), dtype, _value(strides)) for shape, dtype, strides in tables["tensors"]]
-    targets, modules, sources = tables["targets"], tables["modules"], tables["sources"]
+    tensors = [_tensor(*row) for row in tables["tensors"]]
+    targets, modules, sources = ([_typed(word, str) for word in tables[n]] for n in ("targets", "modules", "sources"))
     operators = tuple(
         Operator(
-            name, targets[target], _value(arguments), tuple((k, _value(v)) for k, v in keywords),
-            tuple(None if t is None else tensors[t] for t in outputs), several, Phase(phase), modules[module],
-            sources[source], twin,
+            _typed(name, str), targets[target], _value(_typed(arguments, list)), _pairs(keywords),
+            tuple(None if t is None else tensors[t] for t in outputs), _typed(several, bool), Phase(phase),
+            modules[module], sources[source], _typed(twin, str),
         )
         for name, target, arguments, keywords, outputs, several, phase, module, source, twin in record["operators"]
     )  # fmt: skip
-    name, state, *rule = record["optimizer"]
     return Graph(
         **{key: _scalar(record, key) for key in SCALARS}, operators=operators,
         parameters=tuple(
-            Parameter(n, tensors[t], trainable, tuple(names)) for n, t, trainable, names in record["parameters"]
+            Parameter(_typed(n, str), tensors[t], _typed(trainable, bool), tuple(_typed(each, str) for each in names))
+            for n, t, trainable, names in record["parameters"]
         ),
-        buffers=tuple(Buffer(n, tensors[t], persistent) for n, t, persistent in record["buffers"]),
+        buffers=tuple(
+            Buffer(_typed(n, str), tensors[t], _typed(persistent, bool)) for n, t, persistent in record["buffers"]
+        ),
         constants=tuple(
-            Constant(n, tensors[t], base64.b64decode(data, validate=True)) for n, t, data in record["constants"]
+            Constant(_typed(n, str), tensors[t], base64.b64decode(data, validate=True))
+            for n, t, data in record["constants"]
         ),
-        inputs=tuple((n, tensors[t]) for n, t in record["inputs"]),
-        loss=_value(record["loss"]), weight=_value(record["weight"]),
-        gradients=tuple((n, _value(ref)) for n, ref in record["gradients"]),
-        mutations=tuple((n, _value(ref)) for n, ref in record["mutations"]),
-        optimizer=Optimizer(name, tuple((n, each, dtype) for n, each, dtype in state), *rule),
-        repeats=tuple(Repeat(*row) for row in record["repeats"]),
+        inputs=tuple((_typed(n, str), tensors[t]) for n, t in record["inputs"]),
+        loss=_typed(_value(record["loss"]), Ref), weight=_typed(_value(record["weight"]), Ref, type(None)),
+        gradients=_pairs(record["gradients"], Ref), mutations=_pairs(record["mutations"], Ref),
+        optimizer=_optimizer(*record["optimizer"]),
+        repeats=tuple(Repeat(*(_typed(number, int) for number in row)) for row in record["repeats"]),
     )  # fmt: skip

@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import json
+import random
 import resource
 import signal
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from partita.errors import InputError
+from partita.cost.datasheet import datasheet_costs
+from partita.errors import InputError, PartitaError
 from partita.graph.graph import Buffer, Constant, Graph, Optimizer, Parameter, Repeat
 from partita.graph.operator import Operator, Phase, Ref, Symbol
 from partita.graph.tensor import Affine, Ratio, Tensor
 from partita.graph.text import read_graph, write_graph
+from partita.simulator.simulate import simulate
+from tests.programs import program_by
+from tests.small import cluster_of, two_layers
 
 ROWS = Tensor((Affine(1), 6), "float32")
 GRAPH = Graph(
@@ -26,8 +34,8 @@ GRAPH = Graph(
             (("dtype", Symbol("dtype", "float32")),), (ROWS,), False, Phase.FORWARD, "layer.0", "model.py:12",
         ),
         Operator(
-            "mul_1", "aten.mul.Tensor", (Ref("mul_0", 1), Affine(2, -1), Ratio(0.125, -1), Ratio(2.0, -1, -0.5)), (),
-            (ROWS, None), True, Phase.BACKWARD, "layer.0", "model.py:12", "mul_0",
+            "mul_1", "aten.mul.Tensor", (Ref("mul_0"), Affine(2, -1), Ratio(0.125, -1), Ratio(2.0, -1, -0.5)), (),
+            (ROWS, None, ROWS), True, Phase.BACKWARD, "layer.0", "model.py:12", "mul_0",
         ),
     ),
     parameters=(Parameter("w", Tensor((6,), "float32"), False, ("v", "u")),),
@@ -36,7 +44,7 @@ GRAPH = Graph(
     inputs=(("input.0", Tensor((Affine(1), 6), "float32", (1, Affine(1)))),),
     loss=Ref("mul_0"),
     weight=Ref("mul_1", 0),
-    gradients=(("w", Ref("mul_1", 1)),),
+    gradients=(("w", Ref("mul_1", 2)),),
     mutations=(("b", Ref("b")),),
     optimizer=Optimizer("Adam", (("exp_avg", 1.0, "float32"),), False),
     repeats=(Repeat(0, 1, 2),),
@@ -120,7 +128,7 @@ def test_a_step_that_is_not_whole_is_refused(field: str, value: object, words: s
 
 @pytest.mark.parametrize(
     ("was", "now"),
-    [('"float32"', '"float3x"'), ("[0.125,-1]", "[0.125,-2]"), ("mul.Tensor", "mul.Scalar")],
+    [('"float32"', '"float64"'), ("[0.125,-1]", "[0.125,-2]"), ("mul.Tensor", "mul.Scalar")],
 )
 def test_damage_that_leaves_a_graph_whole_is_found(was: str, now: str, tmp_path: Path) -> None:
     """A flipped letter would end in an error of whatever reads it first, or plan for another step."""
@@ -140,3 +148,62 @@ def test_a_graph_without_a_digest_is_read(tmp_path: Path) -> None:
     assert len(record.pop("sha256")) == 64
     path.write_text(json.dumps(record, indent=1))
     assert read_graph(path) == GRAPH
+
+
+@pytest.mark.parametrize(
+    ("was", "now", "words"),
+    [
+        ('"float32"', '"float3x"', "of the type .*'float3x'"),
+        ('"float32"', "[]", r"\[\] stands where a str belongs"),
+        ('"a":[1,0]', '"a":[1,"x"]', "'x' stands where a int belongs"),
+        ('"a":[1,0]', '"a":[1000000000000000000,0]', "which no machine holds"),
+        ('"a":[1,0]', '"a":[-1,0]', "which no machine holds"),
+        ('"a":[2,-1]', '"a":[2,null]', "None stands where a int belongs"),
+        ('"q":[0.125,-1]', '"q":["x",-1]', "'x' stands where a float belongs"),
+        ('"r":["mul_1",2]', '"r":["mul_1",1]', r"nothing makes mul_1\[1\]"),
+        ('"r":["mul_1",2]', '"r":["mul_1",3]', r"nothing makes mul_1\[3\]"),
+        ('"aten.mul.Tensor"', "{}", r"\{\} stands where a str belongs"),
+        ('["dtype",', "[7,", "7 stands where a str belongs"),
+    ],
+)
+def test_a_part_of_another_type_is_named(was: str, now: str, words: str, tmp_path: Path) -> None:
+    path = tmp_path / "g.json"
+    write_graph(GRAPH, path)
+    text = path.read_text()
+    assert was in text
+    path.write_text(text.replace(was, now))
+    with pytest.raises(InputError, match=words):
+        read_graph(path)
+
+
+def test_a_graph_with_any_value_in_any_place_is_refused_or_simulated(tmp_path: Path) -> None:
+    path, machines = tmp_path / "g.json", cluster_of(2)
+    write_graph(two_layers(), path)
+    record, draw, done = json.loads(path.read_text()), random.Random(5), 0
+    del record["sha256"]
+    for _ in range(120):
+        made = json.loads(json.dumps(record))
+        *way, last = draw.choice(list(places(made)))
+        inner = made
+        for key in way:
+            inner = inner[key]
+        inner[last] = draw.choice(VALUES)
+        path.write_text(json.dumps(made))
+        with suppress(PartitaError):
+            graph = read_graph(path)
+            simulate(program_by("ddp", graph, machines), datasheet_costs(graph, machines, (4,)))
+            done += 1
+    assert 5 < done < 60
+
+
+VALUES: tuple[Any, ...] = (
+    None, True, -1, 2**62, 10**18, 1.5, "", "x", [], {}, [[]], {"r": ["x", 0]}, {"a": [10**18, 0]}, {"s": ["x", 1]},
+)  # fmt: skip
+
+
+def places(value: Any, at: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """The ways to all values in a record."""
+    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, each in inner:
+        yield (*at, key)
+        yield from places(each, (*at, key))
