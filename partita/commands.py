@@ -172,11 +172,14 @@ def compare(
 def report(run: arg.Run, output: arg.Output = None, json: arg.Json = False) -> Answer:
     """Write the HTML page of a run that was kept."""
     from partita.report.comparison import verdict
+    from partita.report.files import check_no_link
     from partita.report.page import write_page
     from partita.report.record import read_record
 
     found = read_record(run, output)
     page = output or (run if isdir(run) else run.parent) / "report.html"
+    if output is None:
+        check_no_link(page)
     write_page(found, page)
     return Answer({"path": str(page), "verdict": verdict(found)}, (verdict(found), f"report: {page}"))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
-from os.path import exists, isdir, isfile, realpath  # the first three: false, too, for what may not be asked
+from os.path import exists, isdir, isfile, islink, realpath  # all but the last: false, too, for what may not be asked
 from pathlib import Path
 from tempfile import TemporaryFile
 
@@ -58,6 +58,13 @@ def check_folder(path: Path | None) -> None:
     if there is not None and not (isdir(there) and _takes(there / "new")):
         why = "nothing may be written there" if isdir(there) else f"{there} is a file"
         raise OptionError(f"{path} cannot be written ({why}); give a folder that can be")
+
+
+def check_no_link(path: Path) -> None:
+    """Raises OptionError for a link under a name that nobody gave: in a folder by another hand it may lead anywhere,
+    and what it leads to would be written over."""
+    if islink(path):
+        raise OptionError(f"{path} is a link, and what it leads to would be written over; remove it, or give -o FILE")
 
 
 def check_free(path: Path | None) -> None:

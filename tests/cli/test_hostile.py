@@ -121,6 +121,17 @@ def test_a_name_that_is_nearly_one(words: tuple[str, ...], meant: str, capfd: py
     assert f"did you mean {meant!r}?" in refused(words, capfd)
 
 
+def test_a_link_in_a_run_by_another_hand_leads_nowhere(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    mine, run = tmp_path / "mine", tmp_path / "run"
+    mine.write_text("mine")
+    write_run(comparison(), run)
+    (run / "report.html").symlink_to(mine)
+    assert "report.html is a link, and what it leads to would be written over" in refused(("report", str(run)), capfd)
+    assert mine.read_text() == "mine"
+    assert main(["report", str(run), "-o", str(run / "report.html")]) == 0  # named by its user
+    assert mine.read_text().startswith("<!doctype html>")
+
+
 HUGE = "h" * 100_000
 
 
