@@ -109,6 +109,7 @@ def train(
     context: typer.Context, task: arg.TaskSpec, cluster: arg.ClusterOption, plan: arg.PlanOption,
     steps: arg.Steps = None, epochs: arg.Epochs = None, seed: arg.Seed = 0, init: arg.Init = "", out: arg.Out = "",
     resume: arg.Resume = False, checkpoint_every: arg.Every = 0, keep: arg.Keep = None,
+    evaluate_every: arg.EvaluateEvery = 0, patience: arg.Patience = 0,
     deterministic: arg.Deterministic = False, timeout: arg.Timeout = 60.0, json: arg.Json = False,
 ) -> Answer:  # fmt: skip
     """Train a task by a plan."""
@@ -121,7 +122,8 @@ def train(
 
     done = api.train(
         task, plan, where, steps=steps or 0, epochs=epochs or 0, seed=seed, init=init, out=out, resume=resume,
-        checkpoint_every=checkpoint_every, keep=keep, deterministic=deterministic, timeout=timeout, tell=context.obj,
+        checkpoint_every=checkpoint_every, keep=keep, evaluate_every=evaluate_every, patience=patience,
+        deterministic=deterministic, timeout=timeout, tell=context.obj,
     )  # fmt: skip
     return trained_answer(done) if done else Answer()  # rank 0 has the result
 

@@ -143,9 +143,18 @@ def check_seed(seed: Any) -> None:
         raise OptionError(f"seed is {seed}; give a whole number below {MOST_SEED}")
 
 
-def check_training(*, steps: Any, epochs: Any, seed: Any, checkpoint_every: Any, keep: Any, timeout: Any) -> None:
+def check_training(
+    *, steps: Any, epochs: Any, seed: Any, checkpoint_every: Any, keep: Any, evaluate_every: Any, patience: Any,
+    timeout: Any,
+) -> None:  # fmt: skip
     """Raises OptionError for numbers by which nothing could be trained."""
-    check_counts(0, steps=steps, epochs=epochs, checkpoint_every=checkpoint_every)
+    counts = {"checkpoint_every": checkpoint_every, "evaluate_every": evaluate_every, "patience": patience}
+    check_counts(0, steps=steps, epochs=epochs, **counts)
+    if patience and not evaluate_every:
+        raise OptionError(
+            "--patience counts evaluations without a better held-out loss, and this run makes none before its end; "
+            "give --evaluate-every N too, or leave --patience out"
+        )
     if keep is not None:
         check_counts(1, keep=keep)
         if not checkpoint_every:
@@ -171,6 +180,15 @@ def check_places(*, init: str, out: str, resume: Any, checkpoint_every: int) -> 
         from partita.runs.directory import check_unused  # with torch: only where there may be a run
 
         check_unused(out)
+
+
+def check_held_out(task: Task, evaluate_every: int) -> None:
+    """Raises TaskError for a task that holds out no samples by which a run could be judged on its way."""
+    if evaluate_every and task.validation is None:
+        raise TaskError(
+            f"--evaluate-every computes the loss of held-out samples, and Task.validation of {task.name!r} is None; "
+            "give it a dataset, or leave --evaluate-every out"
+        )
 
 
 def check_timeout(timeout: Any) -> None:

@@ -10,7 +10,15 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from partita.api.checking import check_flags, check_places, check_plans, check_task, check_training, cluster_given
+from partita.api.checking import (
+    check_flags,
+    check_held_out,
+    check_places,
+    check_plans,
+    check_task,
+    check_training,
+    cluster_given,
+)
 from partita.api.loading import graph_of, load
 from partita.api.planning import plan_of
 from partita.cluster.cluster import Cluster
@@ -18,6 +26,7 @@ from partita.graph.graph import Graph
 from partita.lab.fork_client import load_ahead
 from partita.lab.network import check_here
 from partita.plan.plan import Plan, Rule
+from partita.program.held_out import EvaluationPolicy, ended_early, taken
 from partita.report.comparison import Comparison, Row
 from partita.report.environment import environment
 from partita.report.manifest import write_manifest
@@ -37,7 +46,8 @@ if TYPE_CHECKING:
 def train(
     task: Task | str, plan: Plan | str, cluster: Cluster | str, *, steps: int = 0, epochs: int = 0, seed: int = 0,
     init: str | Path = "", out: str | Path = "", resume: bool = False, checkpoint_every: int = 0,
-    keep: int | None = None, deterministic: bool = False, timeout: Seconds = 60.0, tell: Tell = quiet,
+    keep: int | None = None, evaluate_every: int = 0, patience: int = 0, deterministic: bool = False,
+    timeout: Seconds = 60.0, tell: Tell = quiet,
 ) -> Trained | None:  # fmt: skip
     """Train by a Plan, or a plan's text, on the cluster's devices, which are processes of this machine.
 
@@ -46,11 +56,13 @@ def train(
 
     With `out`, a manifest is written there before the run begins, and a checkpoint every `checkpoint_every` steps, of
     which the newest `keep` (2, if not given) stay; `resume` continues from the last one, bit for bit under the same
-    plan. Without checkpoints, a worker that dies is started again while the others go on, if the plan allows it.
-    `timeout` is in seconds.
+    plan. Without checkpoints and evaluations, a worker that dies is started again while the others go on, if the plan
+    allows it. `timeout` is in seconds.
 
     The result's `final_loss` is the mean over the held-out samples, in evaluation mode, or over the first of the data
-    if the task holds none out.
+    if the task holds none out. It is computed after every `evaluate_every` steps, too, which changes nothing of the
+    training, and with `out` the best weights so far stay in a file; training ends after `patience` evaluations in a
+    row that were no better than one before (0: it does not).
 
     Raises InputError; RunError for a run that failed; RunStopped if a signal has ended it.
     """
@@ -59,10 +71,13 @@ def train(
     check_plans(plan)
     machines, first, place = cluster_given(cluster), str(init or ""), str(out or "")
     check_flags(resume=resume, deterministic=deterministic)
-    check_training(steps=steps, epochs=epochs, seed=seed, checkpoint_every=checkpoint_every, keep=keep, timeout=timeout)
+    check_training(
+        steps=steps, epochs=epochs, seed=seed, checkpoint_every=checkpoint_every, keep=keep,
+        evaluate_every=evaluate_every, patience=patience, timeout=timeout,
+    )  # fmt: skip
     check_places(init=first, out=place, resume=resume, checkpoint_every=checkpoint_every)
     at = _place(machines, ranked)
-    loaded, spec = _loaded(task, ranked)
+    loaded, spec = _loaded(task, evaluate_every, ranked=ranked)
     steps = steps or epochs * (len(loaded.data) // loaded.batch_size)
     from partita.checkpoints.checkpoint import SavePolicy
     from partita.lab.train import train_on
@@ -78,17 +93,23 @@ def train(
         _look_at_state(loaded, graph, made, account.note, saves=bool(checkpoint_every or resume))
         asked = Training(
             graph, made, machines, steps, policy, seed=seed, init=first,
+            evaluation=EvaluationPolicy(evaluate_every, patience),
             resume=resume, keyed=deterministic, timeout=timeout, tell=tell, note=account.note,
             begin=lambda: account.begin(made, seed=seed, steps=steps, init=first, deterministic=deterministic),
-            end=lambda ran: account.end(made, ran, asked.program.semantics),
+            end=lambda ran: account.end(asked, ran),
         )  # fmt: skip
         if (ran := train_rank(loaded, asked, *at, words) if words else train_on(loaded, asked)) is None:
             return None
     if place and not (Path(place) / RECORD).exists():  # of a finished run that could not write it
         asked.end(ran)
+    return _trained(ran, asked, judged_by(loaded)[2], account.notes)
+
+
+def _trained(ran: Any, asked: Any, judged: str, notes: list[str]) -> Trained:
+    """What is returned of the RunResult of a Training whose held-out losses are of what `judged` says."""
     return Trained(
-        made, ran.timeline, ran.loss, ran.final_loss, steps, ran.weights, tuple(account.notes),
-        setting_of(graph, machines), judged_by(loaded)[2],
+        asked.plan, ran.timeline, ran.loss, ran.final_loss, taken(ran.evaluations, asked.steps), ran.weights,
+        tuple(notes), setting_of(asked.graph, asked.cluster), judged, ran.evaluations, ran.best,
     )  # fmt: skip
 
 
@@ -126,11 +147,15 @@ class _Account:
         """Write the manifest. Raises OptionError."""
         write_manifest(self.place, self.spec, plan, self.cluster, seed=seed, steps=steps, **more)
 
-    def end(self, plan: Plan, ran: Any, semantics: str) -> None:
-        """Write the record of a RunResult; one of fewer steps does not stay without room for it. Raises OptionError."""
+    def end(self, asked: Any, ran: Any) -> None:
+        """Write the record of the RunResult of a Training; one of fewer steps does not stay without room for it.
+        Raises OptionError."""
+        if early := ended_early(ran.evaluations, asked.steps):
+            self.note(early)
+        plan, semantics = asked.plan, asked.program.semantics
         row = Row(
             plan.name, None, ran.timeline, loss=ran.loss, final_loss=ran.final_loss, losses=(ran.loss,),
-            semantics=semantics,
+            semantics=semantics, evaluations=ran.evaluations,
         )  # fmt: skip
         with suppress(OSError):  # there is none, or writing the new one says what is wrong
             (Path(self.place) / RECORD).unlink()
@@ -168,11 +193,12 @@ def _look_at_state(task: Task, graph: Graph, plan: Plan, note: Callable[[str], N
         note(why)
 
 
-def _loaded(task: Task | str, ranked: bool) -> tuple[Task, str]:
-    """The Task, and the text by which other processes load it."""
+def _loaded(task: Task | str, evaluate_every: int, *, ranked: bool) -> tuple[Task, str]:
+    """The Task, and the text by which other processes load it. Raises TaskError for one that could not be evaluated."""
     load_ahead()
     loaded = load(task) if isinstance(task, str) else task
     refuse_while_loading()
+    check_held_out(loaded, evaluate_every)
     return loaded, loaded.origin if ranked else spec_of(loaded)
 
 

@@ -29,6 +29,7 @@ from partita.plan.plan import Plan
 from partita.plan.plan import Update as Rules
 from partita.plan.rule import ruled
 from partita.plan.text import write_plan
+from partita.program.held_out import HeldOut
 from partita.program.instruction import Mix, Update
 from partita.program.program import Program
 from partita.runtime.workload import Workload
@@ -38,8 +39,8 @@ from partita.units import Seconds
 
 NAME: Final = "manifest.json"
 FORMAT: Final = "partita checkpoint"
-SCHEMA: Final = 3
-BEFORE: Final = 2  # without a part of the run's file of losses, or, for a while, with one
+SCHEMA: Final = 4
+BEFORE: Final = (2, 3)  # 3: without evaluations; 2: without the file of losses as well, or, for a while, with it
 SHARD: Final = re.compile(r"rank-\d{1,6}\.safetensors")
 
 
@@ -67,7 +68,8 @@ class Manifest:
     The last `flying` gradients of a program that goes on for `lag` rounds after the last one are not applied yet, or
     changes of weights: `flies` says what, "" that it is not known; `seconds` is how long the run took so far.
     `settings` are those that the optimizer began with, as `settings.settings_of` writes them; `losses` is the part of
-    the run's file of losses that is the checkpoint's, None if its shards have them.
+    the run's file of losses that is the checkpoint's, None if its shards have them; `evaluations` are the held-out
+    losses that the run has found so far.
     """
 
     step: int
@@ -83,6 +85,7 @@ class Manifest:
     flies: str = ""
     settings: Any = ()
     losses: File | None = None
+    evaluations: HeldOut = ()
 
 
 def identity_of(graph: Graph, seed: int, update: Rules) -> Identity:
@@ -109,11 +112,12 @@ def foreseen(task: Task, seed: int, theirs: Identity) -> Identity:
 @dataclass(frozen=True, slots=True)
 class Moment:
     """When a checkpoint is made: after `step` steps, which took `seconds`, while what the last `flying` rounds made is
-    not applied yet."""
+    not applied yet, and `evaluations` have been made."""
 
     step: int
     flying: int
     seconds: Seconds = 0.0
+    evaluations: HeldOut = ()
 
 
 def manifest_of(work: Workload, plan: Plan, program: Program, moment: Moment) -> Manifest:
@@ -121,7 +125,7 @@ def manifest_of(work: Workload, plan: Plan, program: Program, moment: Moment) ->
     return Manifest(
         moment.step, write_plan(plan), program.size, program.drain, moment.flying, moment.seconds, work.keyed,
         identity_of(work.graph, work.seed, plan.update), flies=flies_of(program),
-        settings=settings_of(work.task, work.graph, program.update),
+        settings=settings_of(work.task, work.graph, program.update), evaluations=moment.evaluations,
     )  # fmt: skip
 
 
@@ -173,7 +177,7 @@ def _manifest(path: Path, body: dict[str, Any]) -> Manifest:
     if body.pop("format", None) != FORMAT or type(schema := body.pop("schema", None)) is not int:
         raise InputError(f"{path} is no manifest of a checkpoint; take another --out")
     remedy = "finish that run with the version that began it, or give another --out"
-    if schema != BEFORE:
+    if schema not in BEFORE:
         check_schema(schema, SCHEMA, str(path), remedy)
     try:
         found = read_strictly(Manifest, body)

@@ -28,6 +28,7 @@ from partita.lowering.lower import last_program
 from partita.plan.plan import Plan
 from partita.plan.text import write_plan
 from partita.program.absence import chain_of, expendable, returns
+from partita.program.held_out import NONE, EvaluationPolicy
 from partita.program.space import Kind
 from partita.runs.memory_trace import MemoryTrace, read_memory_trace
 from partita.runs.reporting import Progress
@@ -125,7 +126,7 @@ class Rehearsal:
 
     def train(
         self, plan: Plan, *, steps: int, keep: SavePolicy, keyed: bool = False, resume: str = "", since: int = 0,
-        note: Tell = quiet,
+        evaluation: EvaluationPolicy = NONE, note: Tell = quiet,
     ) -> RunResult:  # fmt: skip
         """Train up to step `steps`, from the first weights or from the checkpoint in `resume`, which is of step
         `since`.
@@ -135,7 +136,8 @@ class Rehearsal:
         """
         self.note = note
         order = {"out": keep.out, "every": keep.every, "keep": keep.many, "keyed": keyed, "resume": resume}
-        spare = [] if keep.every or resume else self._expendable(plan, steps)
+        order |= {"evaluate_every": evaluation.every, "patience": evaluation.patience}
+        spare = [] if keep.every or evaluation.every or resume else self._expendable(plan, steps)
         self.monitor = Monitor(last_program(self.graph, plan, self.cluster), self.cluster)
         with forwarding(self.group.workers, wanted=bool(keep.out)) as heard:
             try:
@@ -161,8 +163,8 @@ class Rehearsal:
         return self._run(plan, steps + -steps % program.steps + discard, discard, evaluate=evaluate)
 
     def _expendable(self, plan: Plan, steps: int) -> list[int]:
-        """The ranks that may die in a run without checkpoints. Rank 0 may not, since it keeps the store; no server
-        may if the run has several Programs."""
+        """The ranks that may die in a run without checkpoints or evaluations. Rank 0 may not, since it keeps the store;
+        no server may if the run has several Programs."""
         programs = [leg.program for leg in legs(self.graph, plan, self.cluster, steps)]
         found = [r for r in range(1, programs[0].size) if all(r < p.size and expendable(p, r) for p in programs)]
         return [r for r in found if len(programs) == 1 or programs[0].role_of[r].keeps == "model"]

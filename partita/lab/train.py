@@ -35,7 +35,14 @@ def train_on(task: Task, asked: Training) -> RunResult:
             for sentence in rehearsal.notes:
                 asked.note(sentence)
             result = rehearsal.train(
-                asked.plan, steps=asked.steps, keep=keep, keyed=asked.keyed, resume=path, since=since, note=asked.note
+                asked.plan,
+                steps=asked.steps,
+                keep=keep,
+                evaluation=asked.evaluation,
+                keyed=asked.keyed,
+                resume=path,
+                since=since,
+                note=asked.note,
             )
         finish(asked, result)
         return result

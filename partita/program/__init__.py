@@ -13,6 +13,7 @@ the Program
 how it goes on
     gate          instructions that start together
     flight        what an instruction has in flight
+    settled       what of it a round applies before anything else
     alike         acts that do the same for several microbatches
     absence       what is left out while a rank is away
     stall         which rank holds up the others
@@ -22,4 +23,5 @@ what came of it
     timeline      Timeline, Span, Breakdown
     spans         spans as columns
     breakdown     a step's time by what it was spent on
+    held_out      losses of held-out samples on the way: the best, and when they end a run
 """

@@ -9,6 +9,7 @@ from typing import Any
 from partita.cluster.cluster import Cluster
 from partita.errors import OptionError
 from partita.graph.graph import Graph
+from partita.program.held_out import best_of
 from partita.program.timeline import Timeline
 from partita.recipes.catalogue import RECIPES, parse
 from partita.recipes.values import values_of
@@ -81,11 +82,14 @@ def trained_answer(done: Trained) -> Answer:
     """A finished run. Its notes were told while it ran, so they stand in the body only."""
     body = timeline_body(done.timeline, done.setting) | {
         "final_loss": done.final_loss, "steps": done.steps, "loss": done.loss, "weights": done.weights_path,
-        "notes": done.notes, "final_loss_of": done.judged,
+        "notes": done.notes, "final_loss_of": done.judged, "evaluations": done.evaluations,
+        "best_weights": done.best_path,
     }  # fmt: skip
     of = f", of {done.judged}" if done.judged else ""
     words = f"final loss {done.final_loss:.6g} after {done.steps} steps{of}"
-    return Answer(body, (timeline_table(done.timeline), words, *lines_of({"weights": done.weights_path})))
+    best, paths = best_of(done.evaluations), {"weights": done.weights_path, "best": done.best_path}
+    told = (f"best of {len(done.evaluations)} evaluations: {best[1]:.6g} after {best[0]} steps",) if best else ()
+    return Answer(body, (timeline_table(done.timeline), words, *told, *lines_of(paths)))
 
 
 def comparison_answer(found: Comparison) -> Answer:

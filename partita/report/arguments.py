@@ -54,6 +54,10 @@ Every = Annotated[int, typer.Option(min=0, metavar="K", help="write a checkpoint
 Keep = Annotated[
     int | None, typer.Option(min=1, metavar="N", help="how many of the newest checkpoints stay (2, if not given)")
 ]
+EvaluateEvery = Annotated[int, typer.Option(min=0, metavar="N", help="compute the held-out loss every N steps too")]
+Patience = Annotated[
+    int, typer.Option(min=0, metavar="K", help="end after K of these in a row without a better one (0: do not)")
+]
 Deterministic = Annotated[bool, typer.Option("--deterministic", help="draw the same under every plan")]
 Timeout = Annotated[
     float, typer.Option(min=1, max=604800, callback=finite, help="seconds without progress before giving up")

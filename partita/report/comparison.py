@@ -9,6 +9,7 @@ from statistics import fmean, median
 from typing import Any, TypeAlias
 
 from partita.cluster.cluster import Cluster
+from partita.program.held_out import HeldOut
 from partita.program.ledger import compared
 from partita.program.timeline import Timeline
 from partita.report.answer import Answer
@@ -30,7 +31,8 @@ class Row:
     seconds; `loss` holds (step, seconds, loss) of the first repeat, after which alone the held-out `final_loss` is
     computed, `losses` of every repeat; `semantics` is the class that `verify` holds the plan to, "" if not known;
     `over` is the step predicted at other bandwidths of the narrowest link, where these were asked for; `target_loss` is
-    the loss that it was to reach, if any was asked for, which took `steps_to_target` and `seconds_to_target`.
+    the loss that it was to reach, if any was asked for, which took `steps_to_target` and `seconds_to_target`;
+    `evaluations` are (steps taken, held-out loss) on the way, of a training that made some.
     """
 
     plan: str
@@ -46,6 +48,7 @@ class Row:
     over: tuple[tuple[BytesPerSecond, Seconds], ...] = ()
     target_loss: float | None = None
     steps_to_target: int | None = None
+    evaluations: HeldOut = ()
 
 
 @dataclass(frozen=True)

@@ -134,6 +134,7 @@ def row_body(row: Row, setting: Setting) -> dict[str, Any]:
         "steps_to_target": row.steps_to_target,
         "target_loss": row.target_loss,
         "final_loss": row.final_loss,
+        "evaluations": [list(each) for each in row.evaluations],
     }
     over = {"over": "bandwidth", "rows": [{"bandwidth": at, "step_seconds": seconds} for at, seconds in row.over]}
     return body | ({"sweep": over} if row.over else {}) | ({"error": row.error} if row.error else {})

@@ -24,7 +24,9 @@ from partita.report.files import check_unread, write_file
 from partita.report.sound import check_rows
 
 NAME: Final = "report.json"
-FILES: Final = (NAME, "result.json", "manifest.json", "model.safetensors", "losses.csv")  # what a run keeps
+FILES: Final = (  # what a run keeps
+    NAME, "result.json", "manifest.json", "model.safetensors", "best.safetensors", "losses.csv",
+)  # fmt: skip
 SCHEMA: Final = 1
 
 

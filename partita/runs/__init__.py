@@ -4,6 +4,7 @@ one process of a run
     session        Session: a task and its weights, on which plans run
     assembly       a Rank from a task, a graph and a Program; all of them in one thread
     execution      one run of one plan
+    evaluations    the held-out loss of its weights on the way
     training       Training: what is asked of a run
     result         RunResult: what came of it
     weights        first and last weights, as files

@@ -4,7 +4,7 @@ DIR/manifest.json       what the run is, written before it begins (`report/manif
 DIR/.lock               held by the launcher (rank 0 under torchrun) while it lives
 DIR/checkpoints/        see manifest.py
 DIR/losses.csv          the losses up to the newest checkpoint, see losses.py
-DIR/model.safetensors   the weights at the end
+DIR/model.safetensors   the weights at the end; DIR/best.safetensors those of the least held-out loss on the way
 DIR/result.json         written last of all: the run is finished
 """
 
@@ -164,13 +164,13 @@ def read_result(out: str) -> Finished | None:
     try:
         body = read_json(read_whole(path), finite=False)  # a loss may be none
         check_schema(body["schema"], SCHEMA, str(path), "give another --out, or remove it")
-        result = read_strictly(RunResult, body["take"])
-        timeline = replace(result.timeline, spans=tuple(result.timeline.spans))
-        weights = str(Path(out) / Path(result.weights).name)  # where they are now, if the directory was moved
+        timeline = replace((result := read_strictly(RunResult, body["take"])).timeline, spans=())
+        # where they are now, if the directory was moved
+        weights, best = (str(Path(out) / Path(path).name) if path else "" for path in (result.weights, result.best))
         identity = read_strictly(Identity, body["identity"]) if "identity" in body else None
         if not (type(body["plan"]) is str and type(body["steps"]) is int and body.get("keyed") in (None, True, False)):
             raise TypeError("the plan is to be a text, the steps a number, keyed true or false")
-        result = replace(result, timeline=timeline, weights=weights)
+        result = replace(result, timeline=timeline, weights=weights, best=best)
         return Finished(read_plan(body["plan"]), body["steps"], result, identity, body.get("keyed"))
     except (FileNotFoundError, NotADirectoryError):
         return None

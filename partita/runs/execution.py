@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
-from dataclasses import asdict, astuple, dataclass, field
+from dataclasses import asdict, astuple, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,17 +22,20 @@ from partita.checkpoints.settings import sentences
 from partita.errors import RunError
 from partita.plan.plan import Plan
 from partita.program.absence import entered
+from partita.program.held_out import owed
+from partita.program.settled import settling
 from partita.runs.admission import Admission
 from partita.runs.checksums import ChecksumReporter
 from partita.runs.divergence import find_divergence
+from partita.runs.evaluations import Evaluations
 from partita.runs.failover import Failover
 from partita.runs.halt import Halt
 from partita.runs.heap import set_aside
 from partita.runs.heartbeat import Heartbeat, at_work
 from partita.runs.rejoin import Rejoin
 from partita.runs.reporting import Reporter
-from partita.runs.session import Job, Report, Session
-from partita.runtime.brake import Brake
+from partita.runs.session import EVERY, Job, Report, Session
+from partita.runtime.brake import Brake, RoundWait
 from partita.runtime.leg import Interval, Leg, intervals, left
 from partita.runtime.rank import Rank
 from partita.runtime.state import State
@@ -61,6 +65,7 @@ class Execution:
     losses: list[Row] = field(default_factory=list)
     noted: int = 0
     file: LossFile = field(init=False)
+    evaluations: Evaluations = field(init=False)
     ends: dict[int, Seconds] = field(default_factory=dict)
     cores: dict[int, Seconds] = field(default_factory=dict)
     begun: Seconds = field(default_factory=time.perf_counter)
@@ -69,18 +74,22 @@ class Execution:
     before: tuple[Bytes, int] = (0, 0)  # what was sent before the last phase, and its first step
     sent: Bytes = 0  # in a step of the last phase: without what brings replicas together at the end
     stopped: bool = False
+    over: bool = False  # no evaluation was better for as long as the run has patience
     recovery: Rejoin | Failover | None = None
     kept: Path = Path()  # the last checkpoint
 
     def __post_init__(self) -> None:
-        self.file = begun_in(self.job.out)
+        self.file, self.evaluations = begun_in(self.job.out), Evaluations(self.session, self.job, self.report)
 
     def go(self) -> None:
         """Carry out the run, leg by leg, from its start to its end."""
         session, job = self.session, self.job
         since, flying = (self.saved.manifest.step, self.saved.manifest.flying) if self.saved else (0, 0)
         self.kept = Path(job.resume)
-        parts = left(session.graph, job.plan, session.cluster, job.steps, since, flying)
+        if self.saved:
+            self.evaluations.go_on(self.saved.manifest.evaluations)
+        ends = since if self.evaluations.over else job.steps
+        parts = left(session.graph, job.plan, session.cluster, ends, since, flying)
         self.step = since
         if not job.back:
             for leg in parts:
@@ -94,15 +103,18 @@ class Execution:
         phase: Plan | None = None
         with self.recovery or nullcontext():
             for i, leg in enumerate(parts):
+                if self.over and (leg.program.steps or leg.plan != phase):
+                    continue
+                leg = replace(leg, step=self.step) if self.over else leg
                 if entry.leg <= i and session.rank < leg.program.size and not self.stopped:
                     at = entry.round if entry.leg == i else 0
                     if anew := leg.plan != phase:
                         phase, self.before = leg.plan, (self._sent(), leg.step + at * leg.program.steps)
-                    self._carry_out(leg, i, at, anew=anew, last=not any(later.whole for later in parts[i + 1 :]))
+                    self._carry_out(leg, i, at, anew=anew, later=parts[i + 1 :])
 
-    def _carry_out(self, leg: Leg, number: int, at: int, *, anew: bool, last: bool) -> None:
-        """Carry out the `number`-th leg, with which a phase may begin `anew`. A rank that comes back enters it at round
-        `at`."""
+    def _carry_out(self, leg: Leg, number: int, at: int, *, anew: bool, later: Sequence[Leg]) -> None:
+        """Carry out the `number`-th leg, with which a phase may begin `anew`; `later` ones follow. A rank that comes
+        back enters it at round `at`."""
         saved, self.saved = self.saved, None
         flying = saved.flying(leg.program) if saved else 0
         first = leg.step - flying * leg.program.steps
@@ -130,9 +142,11 @@ class Execution:
             self._come_back(rank, at, reporter)
         if not self.ends:
             self.begun, self.idle = time.perf_counter() - self.away, time.process_time()
-        for interval in [Interval(leg.rounds, at)] if at else intervals(leg, flying, self.job.every, last):
-            with Heartbeat(rank, self.report):
-                drive(rank, interval, reporter, self.session.timeout)
+        if saved and owed(self.evaluations.found, self.step, self.job.evaluate_every):
+            self._evaluate(rank, flying, leg, later, reporter)
+        todo = [Interval(leg.rounds, at)] if at else self._intervals(leg, flying, later)
+        for interval in () if self.over else todo:
+            self._drive(rank, interval, reporter)
             round = min(interval.stop, self._braked(rank))
             self._take_in(rank, start, begun, round)
             begun = round
@@ -140,11 +154,47 @@ class Execution:
             if interval.keep or self.stopped:
                 drained = interval.drain and not self.stopped
                 self.keep_checkpoint(rank, round, 0 if drained else min(round, leg.program.drain))
-            if self.stopped:
+            if interval.evaluate and not self.stopped:
+                self._evaluate(rank, round, leg, later, reporter)
+            if self.stopped or self.over:
                 break
-        if leg.program.steps:
+        if self.over:
+            self._drive(rank, Interval(begun, begun), reporter)
+        if leg.program.steps and leg.plan == self.job.plan:  # of the phase that the result is of
             self.spans, (sent, step) = [asdict(span) for span in rank.spans], self.before
             self.sent = (self._sent() - sent) // max(self.step - step, 1)
+
+    def _intervals(self, leg: Leg, flying: int, later: Sequence[Leg]) -> Iterator[Interval]:
+        last = not any(each.whole for each in later)
+        return intervals(leg, flying, self.job.every, last, self.job.evaluate_every)
+
+    def _evaluate(self, rank: Rank, round: int, leg: Leg, later: Sequence[Leg], reporter: Reporter) -> None:
+        """Evaluate the weights that `round` will read, which has begun then: a signal ends the run after it. Nothing
+        where a signal has ended the run already, or its last step is done, whose loss is that of what the run ends
+        with."""
+        if self.step == self.job.steps or not self._begins(rank, round):
+            return
+        self._drive(rank, Interval(round, round, drain=False, ahead=settling(rank.role)), reporter)
+        ends = (each.program for each in later if not each.program.steps and each.plan == leg.plan)
+        self.evaluations.evaluate(rank, self.step, next(ends, None))
+        self.over = self.evaluations.over
+
+    def _begins(self, rank: Rank, round: int) -> bool:
+        """Whether a round begins; waits while that is not decided yet."""
+        first, stop = rank.step(round, 0), rank.step(round + 1, 0)
+        while not self.brake.passes(first, stop):
+            if self.brake.over(first):
+                return False
+            RoundWait(self.brake, first, stop).block(EVERY)
+        return True
+
+    def _drive(self, rank: Rank, interval: Interval, reporter: Reporter) -> None:
+        """Carry out an interval."""
+        if interval.evaluate and self.job.patience:  # its rounds may be the run's last
+            reporter.first = interval.stop - self.job.record
+            rank.spans[:] = [span for span in rank.spans if span.round >= reporter.first]
+        with Heartbeat(rank, self.report):
+            drive(rank, interval, reporter, self.session.timeout)
 
     def _find_losses(self, saved: Checkpoint) -> None:
         """Take in the losses of the steps before a resume, if the run's file still has them."""
@@ -179,7 +229,7 @@ class Execution:
         for round, (end, core) in zip(range(start, stop), rank.ends[start - first :], strict=False):
             if rank.program.steps:
                 at = rank.step(round, rank.program.steps - 1)
-                self.ends[at], self.cores[at] = end, core
+                self.ends[at], self.cores[at] = end - self.evaluations.seconds, core - self.evaluations.cores
         self.losses += taken_rows(rank)
         self.step = rank.step(stop, 0)
 
@@ -197,7 +247,8 @@ class Execution:
         losses = [(at, self._second(at), loss, weight) for at, loss, weight in self.losses[self.noted :]]
         losses = losses if self.file.size else self.earlier + losses
         shard = held(rank, round, flying)
-        moment = Moment(self.step, flying, time.perf_counter() - self.begun)
+        seconds = time.perf_counter() - self.begun - self.evaluations.seconds
+        moment = Moment(self.step, flying, seconds, self.evaluations.found)
         manifest = manifest_of(self.session.workload(self.job.keyed), self.job.plan, rank.program, moment)
         policy = SavePolicy(self.job.out, self.job.every, self.job.keep)
         writing = partial(at_work, self.report, {"saving": self.step})
@@ -221,6 +272,8 @@ class Execution:
         if session.rank == 0 and leaves:
             self.report({"untimed": True})
         model = session.module(leaves) if session.rank == 0 and leaves else None
+        weights = session.save(model, job.out) if model and job.out else ""
+        final = self._final_loss(model, weights) if model and job.evaluate else None
         return {
             "rank": session.rank,
             "since": since,
@@ -236,9 +289,18 @@ class Execution:
             "sent": self.sent,
             "merges": merges,
             "resident": psutil.Process().memory_info().rss,
-            "weights": session.save(model, job.out) if model and job.out else "",
-            "final_loss": session.evaluate(model, self.report) if model and job.evaluate else None,
+            "weights": weights,
+            "final_loss": final,
+            "evaluations": self.evaluations.found,
+            "best": self.evaluations.best,
         }
+
+    def _final_loss(self, model: Any, weights: str) -> float | None:
+        """The held-out loss of the trained model."""
+        loss = self.session.evaluate(model, self.report)
+        if loss is not None:
+            self.evaluations.end(self.step, loss, weights)
+        return loss
 
 
 def run(session: Session, job: Job, report: Report) -> dict[str, Any]:

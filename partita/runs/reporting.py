@@ -3,7 +3,7 @@
 rank 0    {"step": 40, "loss": [1.10, 0]}               {"step": 90, "loss": [0.98, 0]}       twice a second, each
 rank 1           {"step": 41, "loss": [1.12, 0]}            {"step": 90, "loss": [0.99, 0]}   for itself
 
-told      ddp: step 91 of 3000, loss 2.1, 10 ms a step, 29 s left
+told      ddp: step 91 of 3000, loss 2.1, held out 2.3, 10 ms a step, 29 s left
 """
 
 from __future__ import annotations
@@ -84,13 +84,15 @@ class Reporter:
 class Progress:
     """How far a run of `steps` steps of `plan` on `ranks` ranks is; mutable, private to one run.
 
-    `parts` has what each rank has said last of its losses, `marks` the steps that rank 0 has said of late, and when."""
+    `parts` has what each rank has said last of its losses, `marks` the steps that rank 0 has said of late, and when;
+    `held_out` is the loss of the last evaluation, None before."""
 
     plan: str = ""
     steps: int = 0
     ranks: int = 0
     parts: dict[int, Part] = field(default_factory=dict)
     marks: deque[tuple[Seconds, int]] = field(default_factory=deque)
+    held_out: float | None = None
 
     def hear(self, rank: int, event: Mapping[str, Any], now: Seconds) -> str:
         """Take in what a rank reports at the time `now`. Returns a sentence, "" where there is none to tell."""
@@ -100,6 +102,11 @@ class Progress:
             return self._far(event["step"], now) if rank == 0 else ""
         if "saving" in event:
             return f"{self.plan}: writing the checkpoint of step {event['saving']}"
+        if "held_out" in event:
+            step, self.held_out = event["held_out"]
+            return f"{self.plan}: held-out loss {self.held_out:.4g} after step {step}"
+        if "evaluating" in event:
+            return f"{self.plan}: computing the held-out loss after step {event['evaluating']}"
         if "evaluated" in event:
             return "{}: held-out loss of {} of {} samples".format(self.plan, *event["evaluated"])
         return ""
@@ -113,6 +120,8 @@ class Progress:
         told = [f"{self.plan}: step {min(step + 1, self.steps)} of {self.steps}"]
         if len(self.parts) == self.ranks:
             told.append(f"loss {totals((0, *part) for part in self.parts.values())[0]:.4g}")
+        if self.held_out is not None:
+            told.append(f"held out {self.held_out:.4g}")
         if each := self._each(step, now):
             told += [f"{show_seconds(each)} a step", f"{show_duration(max(self.steps - step, 0) * each)} left"]
         return ", ".join(told)

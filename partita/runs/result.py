@@ -10,6 +10,7 @@ import numpy as np
 
 from partita.checkpoints.losses import totals
 from partita.program.breakdown import breakdown
+from partita.program.held_out import HeldOut
 from partita.program.ledger import Merge, step_of
 from partita.program.program import Program
 from partita.program.shares import lockstep, shares_of
@@ -28,12 +29,15 @@ class Halted(Exception):
 @dataclass(frozen=True)
 class RunResult:
     """One measured run of a plan: its Timeline, (step, seconds since the first one began, loss) of every step, the
-    held-out loss after the last one, and the path of the weights."""
+    held-out loss after the last one, and the path of the weights; `evaluations` are (steps taken, held-out loss) on the
+    way, where these were asked for, `best` the path of the weights with the least."""
 
     timeline: Timeline
     loss: tuple[tuple[int, Seconds, float], ...]
     final_loss: float
     weights: str
+    evaluations: HeldOut = ()
+    best: str = ""
 
 
 def result_of(program: Program, replies: list[dict[str, Any]], discard: int) -> RunResult:
@@ -43,6 +47,8 @@ def result_of(program: Program, replies: list[dict[str, Any]], discard: int) -> 
         if reply["stopped"] is not None:
             raise Halted(reply["stopped"])
     replies = sorted((r for r in replies if r["rank"] < program.size), key=lambda r: int(r["rank"]))
+    last = max((int(step) for step, _ in replies[0]["ends"]), default=0)
+    discard = min(discard, max(last - replies[0]["since"], 0))  # a run may end early
     spans = tuple(sorted((Span(**s) for r in replies for s in r["spans"]), key=lambda s: (s.rank, s.lane, s.start)))
     rates = [
         _rate(dict(map(tuple, r["ends"])), r["since"], r["since"] + discard, r["went_on"])
@@ -63,7 +69,9 @@ def result_of(program: Program, replies: list[dict[str, Any]], discard: int) -> 
         ledger=tuple(Merge(*merge) for r in replies for merge in r["merges"]), dtype=program.dtype,
     )  # fmt: skip
     final = next((r["final_loss"] for r in replies if r["final_loss"] is not None), float("nan"))
-    return RunResult(timeline, loss, final, next((r["weights"] for r in replies if r["weights"]), ""))
+    weights = next((r["weights"] for r in replies if r["weights"]), "")
+    found = tuple((int(at), float(value)) for at, value in replies[0].get("evaluations", ()))
+    return RunResult(timeline, loss, final, weights, found, replies[0].get("best", ""))
 
 
 def _applied(program: Program, replies: list[dict[str, Any]], discard: int) -> Seconds:

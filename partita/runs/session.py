@@ -50,9 +50,10 @@ from partita.wire.algorithms import by_messages
 
 EVERY: Final[Seconds] = 0.5  # between reports
 UNKNOWN: Final = (
-    "the run is done, and its held-out loss is not known, for the loss of {name!r} failed in evaluation mode ({why}); "
-    "let task.loss(model.eval(), batch) work"
+    "{which} is not known, for the loss of {name!r} failed in evaluation mode ({why}); let task.loss(model.eval(), "
+    "batch) work"
 )
+AT_END: Final = "the run is done, and its held-out loss"
 Report: TypeAlias = Callable[[dict[str, Any]], None]
 
 
@@ -62,7 +63,8 @@ class Job:
 
     `record` keeps the spans of the last rounds. `out` is where rank 0 writes the weights, and all ranks a checkpoint
     after every `every` steps (0: only when a signal stops the run), of which `keep` stay; `resume` is the checkpoint to
-    continue from. `keyed`: random numbers do not depend on the plan. `evaluate`: compute the held-out loss at the end.
+    continue from. `keyed`: random numbers do not depend on the plan. `evaluate`: compute the held-out loss at the end;
+    `evaluate_every` and `patience` say when before that, as an `EvaluationPolicy` does.
 
     It is the `number`-th run of the session, and goes on without ranks in `spare`. A rank that is `back` enters where
     the others are, except for those that are `absent`.
@@ -74,6 +76,8 @@ class Job:
     out: str = ""
     keyed: bool = False
     evaluate: bool = True
+    evaluate_every: int = 0
+    patience: int = 0
     every: int = 0
     keep: int = 2
     resume: str = ""
@@ -209,21 +213,21 @@ class Session:
                 tensor.copy_(leaves[name])
         return model
 
-    def evaluate(self, model: Any, report: Report) -> float | None:
+    def evaluate(self, model: Any, report: Report, which: str = AT_END) -> float | None:
         """Mean loss over the samples of `judged_by`; reports how many samples of how many it has seen, twice a second.
-        None, with a note, where it fails: what is trained is not lost by it."""
+        None, with a note on `which` loss, where it fails: what is trained is not lost by it."""
         data, count, _ = judged_by(self.task)
         with many_threads(len(os.sched_getaffinity(0))):  # the other ranks of this machine wait
             try:
                 return evaluate(self.task, model.to(self.device), data, count, self.device, report)
             except Exception as error:  # of the user's loss, model or data set, in evaluation mode
-                report({"note": UNKNOWN.format(name=self.task.name, why=first_line(error))})
+                report({"note": UNKNOWN.format(which=which, name=self.task.name, why=first_line(error))})
                 return None
 
-    def save(self, model: Any, out: str) -> str:
-        """Write the model into the folder `out`; returns the path of the file."""
-        path = Path(out) / "model.safetensors"
-        save_weights(model, path)
+    def save(self, model: Any, out: str, name: str = "model.safetensors", words: dict[str, str] | None = None) -> str:
+        """Write the model, and `words` about it, into a file of the folder `out`; returns its path."""
+        path = Path(out) / name
+        save_weights(model, path, words)
         return str(path)
 
 

@@ -173,8 +173,10 @@ def _word(start: SavedCheckpoint | Finished | InputError | None) -> dict[str, An
 def _report(session: Session, asked: Training, resume: str, words: Words) -> dict[str, Any]:
     """This rank's part of the result, once it has trained."""
     keep, plan = asked.keep, asked.plan
-    job = Job(plan, asked.steps, out=keep.out, keyed=asked.keyed, every=keep.every, keep=keep.many, resume=resume)
-
+    job = Job(
+        plan, asked.steps, out=keep.out, keyed=asked.keyed, every=keep.every, keep=keep.many, resume=resume,
+        evaluate_every=asked.evaluation.every, patience=asked.evaluation.patience,
+    )  # fmt: skip
     progress = Progress(plan.name, asked.steps, asked.program.size)
 
     def hear(event: dict[str, Any]) -> None:

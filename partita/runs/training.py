@@ -12,6 +12,7 @@ from partita.cluster.cluster import Cluster
 from partita.graph.graph import Graph
 from partita.lowering.lower import last_program
 from partita.plan.plan import Plan
+from partita.program.held_out import NONE, EvaluationPolicy
 from partita.program.program import Program
 from partita.runs.result import RunResult
 from partita.telling import Tell, quiet
@@ -23,9 +24,10 @@ class Training:
     """Train a captured step by `plan` on the devices of `cluster`, up to step `steps`, from the weights of `seed` or of
     the file `init`, or with `resume` from the newest checkpoint.
 
-    `keep` says where checkpoints and the result go; `keyed`: random numbers do not depend on the plan; `timeout` is how
-    long a rank may stand still. `tell` is called with progress, `note` with sentences that the user must see, `begin`
-    once the directory is this run's, `end` with the result before the run is called finished.
+    `keep` says where checkpoints and the result go, `evaluation` when the held-out loss is computed; `keyed`: random
+    numbers do not depend on the plan; `timeout` is how long a rank may stand still. `tell` is called with progress,
+    `note` with sentences that the user must see, `begin` once the directory is this run's, `end` with the result before
+    the run is called finished.
     """
 
     graph: Graph
@@ -35,6 +37,7 @@ class Training:
     keep: SavePolicy
     seed: int = 0
     init: str = ""
+    evaluation: EvaluationPolicy = NONE
     resume: bool = False
     keyed: bool = False
     timeout: Seconds = 60.0

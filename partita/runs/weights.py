@@ -23,14 +23,14 @@ from partita.tracing.spelling import spelt
 RANDOM: Final = "random state"
 
 
-def save_weights(model: Any, path: Path) -> None:
-    """Write a module's parameters and persistent buffers under their own names, tied ones once; whole or not at all.
-    Raises OptionError where there is no room, or no folder any more."""
+def save_weights(model: Any, path: Path, words: dict[str, str] | None = None) -> None:
+    """Write a module's parameters and persistent buffers under their own names, tied ones once, and `words` in the
+    header; whole or not at all. Raises OptionError where there is no room, or no folder any more."""
     kept = dict(model.named_parameters())
     kept |= {name: buffer for name, buffer in model.named_buffers() if name in model.state_dict()}
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_tensors({name: tensor.detach().contiguous() for name, tensor in kept.items()}, path)
+        write_tensors({name: tensor.detach().contiguous() for name, tensor in kept.items()}, path, words)
     except OSError as error:
         raise OptionError(
             f"{path} cannot be written ({first_line(error)}); make room, and --resume goes on from the last checkpoint"

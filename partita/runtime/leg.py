@@ -1,4 +1,5 @@
-"""The legs of a run: which Program runs for how many rounds, and after which rounds a checkpoint is written.
+"""The legs of a run: which Program runs for how many rounds, and after which rounds its weights are evaluated and a
+checkpoint is written.
 
 leg 0  ddp, 4 rounds       |####|
 leg 1  pipe_sgd, 6 rounds       |######|>        > gradients in flight are applied
@@ -40,16 +41,19 @@ class Leg:
 @dataclass(frozen=True, slots=True)
 class Interval:
     """Rounds `start` to `stop` of a leg, run without a pause. With `drain`, further rounds apply what is in flight
-    then; with `keep`, a checkpoint follows."""
+    then; with `keep`, a checkpoint follows, and with `evaluate`, the held-out loss. The instructions in `ahead` have
+    their turn of round `stop` as well."""
 
     stop: int
     start: int = 0
     drain: bool = True
     keep: bool = False
+    evaluate: bool = False
+    ahead: frozenset[str] = frozenset()
 
     def last(self, instruction: Instruction) -> int:
         """The number of rounds that an instruction runs; one with a lag goes on until what is in flight is applied."""
-        return self.stop + (instruction.lag if self.drain else 0)
+        return self.stop + (instruction.lag if self.drain else instruction.name in self.ahead)
 
 
 def legs(graph: Graph, plan: Plan, cluster: Cluster, steps: int, since: int = 0) -> tuple[Leg, ...]:
@@ -86,26 +90,29 @@ def _filled(graph: Graph, cluster: Cluster, phase: LoweredPhase, start: int, end
     return found
 
 
-def intervals(leg: Leg, flying: int = 0, every: int = 0, last: bool = True) -> Iterator[Interval]:
-    """The intervals of a leg whose first `flying` rounds were run before: to its end, or from checkpoint to checkpoint.
+def intervals(leg: Leg, flying: int = 0, every: int = 0, last: bool = True, evaluate: int = 0) -> Iterator[Interval]:
+    """The intervals of a leg whose first `flying` rounds were run before: to its end, or from one checkpoint or
+    evaluation to the next.
 
-    A checkpoint follows the round that reaches a multiple of `every` steps. Another one follows the `last` whole leg of
-    a run, before what is in flight is applied, so that a longer run can go on from it. None follows a shorter last
-    period, which a longer run would not have.
+    A checkpoint follows the round that reaches a multiple of `every` steps, an evaluation one of `evaluate` steps. The
+    `last` whole leg of a run is followed by a checkpoint in any case, before what is in flight is applied, so that a
+    longer run can go on from it. Neither follows a shorter last period, which a longer run would not have.
     """
     start, stop = flying, flying + leg.rounds
-    if not (every and leg.whole and leg.rounds):
+    if not ((every or evaluate) and leg.whole and leg.rounds):
         yield Interval(stop, start)
         return
     for round in range(flying, stop - 1):
-        if _due(leg, round - flying, every):
-            yield Interval(round + 1, start, drain=False, keep=True)
+        keep, judge = _due(leg, round - flying, every), _due(leg, round - flying, evaluate)
+        if keep or judge:
+            yield Interval(round + 1, start, drain=False, keep=keep, evaluate=judge)
             start = round + 1
-    yield Interval(stop, start, drain=not last, keep=last or _due(leg, leg.rounds - 1, every))
+    keep, judge = _due(leg, leg.rounds - 1, every), _due(leg, leg.rounds - 1, evaluate)
+    yield Interval(stop, start, drain=not last, keep=keep or (last and every > 0), evaluate=judge)
     if last:
         yield Interval(stop, stop)
 
 
 def _due(leg: Leg, round: int, every: int) -> bool:
     before = leg.step + round * leg.program.steps
-    return (before + leg.program.steps) // every > before // every
+    return every > 0 and (before + leg.program.steps) // every > before // every

@@ -63,7 +63,9 @@ def _in_order(rank: Rank, lane: Lane, interval: Interval, record: Record) -> Lan
     instructions, board = rank.role.on(lane.name), rank.board
     begin, last = Ahead(rank, instructions, interval).start, {i.name: interval.last(i) for i in instructions}
     parked = AbsenceWait(rank, lane.name, frozenset(i.name for i in instructions))
-    for round in range(interval.start, interval.stop + (rank.program.drain if interval.drain else 0)):
+    for round in range(
+        interval.start, interval.stop + (rank.program.drain if interval.drain else bool(interval.ahead))
+    ):
         if round < interval.stop and (yield from _ends(rank, round)):
             return
         for instruction in instructions:
@@ -78,7 +80,7 @@ def _in_order(rank: Rank, lane: Lane, interval: Interval, record: Record) -> Lan
                     yield from instance(rank, instruction, round, record, begin=begin)
                 if board.failure is not None:
                     return
-        if lane.name == rank.role.leading:
+        if lane.name == rank.role.leading and (round < interval.stop or interval.drain):
             _round_ends(rank, round)
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from partita import api
 from partita.api import comparing
+from partita.errors import InputError
 from partita.lab import comparison_run
 from partita.plan.plan import Plan
 from partita.program.timeline import Timeline
@@ -40,3 +41,17 @@ def test_a_final_loss_says_what_it_is_of(monkeypatch: pytest.MonkeyPatch) -> Non
     notes = api.compare(OWN, ["ddp"], api.cluster_of("lab-4x1g")).notes
     assert notes == (() if task.validation is not None else (f"final losses are of {words}",))
     assert api.compare(OWN, ["ddp"], api.cluster_of("lab-4x1g"), evaluate=False).notes == ()
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ({"patience": 2}, "--patience counts evaluations .* give --evaluate-every N too, or leave --patience out"),
+        ({"evaluate_every": -1}, "evaluate_every is -1; give a whole number, 0 or more"),
+        ({"evaluate_every": 2}, "Task.validation of 'perceptron' is None; give it a dataset, or leave --evaluate-ev"),
+    ],
+)
+def test_evaluations_that_cannot_be_are_refused(given: dict[str, int], sentence: str) -> None:
+    """Before a step is captured: without samples that are held out nothing is judged on its way."""
+    with pytest.raises(InputError, match=sentence):
+        api.train("tests/small.py:perceptron", "single", "local:1", steps=2, **given)

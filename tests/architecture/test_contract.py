@@ -15,7 +15,7 @@ CONTRACT = {
     "simulate": {"task", "--cluster", "--plan", "--trace", "--allow", "--costs", "--sweep", "--json"},
     "train": {
         "task", "--cluster", "--plan", "--steps", "--epochs", "--seed", "--init", "--out", "--resume",
-        "--checkpoint-every", "--keep",
+        "--checkpoint-every", "--keep", "--evaluate-every", "--patience",
         "--deterministic", "--timeout", "--json",
     },
     "compare": {

@@ -72,9 +72,9 @@ def test_a_manifest_with_any_value_in_any_place(run: Path) -> None:
     layout = {"weight": "float32[3]"}
     identity = {"layout": layout, "optimizer": "SGD", "signature": "s", "seed": 0, "batch": 4, "samples": 9}
     record = {
-        "format": "partita checkpoint", "schema": 3, "step": 1, "plan": "schema = 1", "world": 2, "lag": 1, "flying": 0,
+        "format": "partita checkpoint", "schema": 4, "step": 1, "plan": "schema = 1", "world": 2, "lag": 1, "flying": 0,
         "seconds": 0.5, "keyed": False, "identity": identity, "torch": "2.13", "files": [], "flies": "",
-        "settings": [], "losses": file_of(run / "losses.csv"),
+        "settings": [], "losses": file_of(run / "losses.csv"), "evaluations": [[1, 0.5]],
     }  # fmt: skip
     path, ours, draw, refused = run / "checkpoints" / "step-1", Identity(**identity), random.Random(1), 0
     for _ in range(600):
