@@ -17,21 +17,27 @@ from partita.cluster.writing import write_cluster
 from partita.graph.graph import Graph
 from partita.plan.plan import Plan
 from partita.plan.text import write_plan
+from partita.program.held_out import NONE, EvaluationPolicy
 
 Facts = Mapping[str, Any]
 ADVICE: Final = {
     "torch": "install one version on all machines",
     "--steps": "start all ranks with the same words",
+    "--evaluate-every": "start all ranks with the same words",
+    "--patience": "start all ranks with the same words",
     "--plan": "give all ranks the same plan, or the same file",
     "--cluster": "give all ranks the same cluster, or the same file",
 }
 
 
-def facts_of(graph: Graph, plan: Plan, cluster: Cluster, *, seed: int, steps: int) -> Facts:
+def facts_of(
+    graph: Graph, plan: Plan, cluster: Cluster, *, seed: int, steps: int, evaluation: EvaluationPolicy = NONE
+) -> Facts:
     """What must be equal on all ranks, as plain data. An interface is a machine's own, as is its name."""
     machines = replace(cluster, interface="")
     return {
-        "torch": torch.__version__, "--steps": steps, "--plan": [plan.name, write_plan(plan)],
+        "torch": torch.__version__, "--steps": steps, "--evaluate-every": evaluation.every,
+        "--patience": evaluation.patience, "--plan": [plan.name, write_plan(plan)],
         "--cluster": [cluster.name, write_cluster(machines)], "run": asdict(identity_of(graph, seed, plan.update)),
     }  # fmt: skip
 

@@ -127,7 +127,8 @@ def train_rank(task: Task, asked: Training, rank: int, world: int, words: Words)
     graph, cluster, steps = asked.graph, asked.cluster, asked.steps
     words.speakers = asked.program.size
     with ExitStack() as stack:
-        facts = gather(dict(facts_of(graph, asked.plan, cluster, seed=asked.seed, steps=steps)), rank, world)
+        told = facts_of(graph, asked.plan, cluster, seed=asked.seed, steps=steps, evaluation=asked.evaluation)
+        facts = gather(dict(told), rank, world)
         start = _start(asked, facts, stack) if rank == 0 else None
         word = spread(_word(start), rank, world)
         if word["error"]:

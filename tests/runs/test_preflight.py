@@ -38,6 +38,8 @@ def wider() -> Graph:
 DIFFERENT = [
     (facts() | {"torch": "2.12.0"}, r"rank 1 has torch 2\.12\.0 and rank 0 2\.1\d.*; install one version"),
     (facts(steps=8), "rank 1 has --steps 8 and rank 0 9; start all ranks with the same words"),
+    (facts() | {"--evaluate-every": 3}, "rank 1 has --evaluate-every 3 and rank 0 0; start all ranks with the same wo"),
+    (facts() | {"--patience": 3}, "rank 1 has --patience 3 and rank 0 0; start all ranks with the same words"),
     (facts(plan="pipe_sgd"), "rank 1 has --plan pipe_sgd and rank 0 ddp; give all ranks the same plan"),
     (facts(machines=cluster_of(2, 9e6)), "rank 1 has --cluster equal-2 as rank 0 does, and it is another"),
     (facts(wider()), r"what rank 1 trains is of another model: 1 keys differ, such as a \(float32\[4, 7\] there"),

@@ -108,3 +108,10 @@ def test_a_pace_is_taken_over_ten_seconds_and_two_rounds(
     assert [one.get("pace") for one in said] == [
         None, None, {"round": 7.0, "taken": {"F": 1.0}}, None, {"round": 2.2, "taken": {"F": 4.0}}, None,
     ]  # fmt: skip
+
+
+def test_a_held_out_loss_is_told_when_it_is_found_and_from_then_on() -> None:
+    going = Progress("ddp", 100, 1)
+    assert going.hear(0, {"evaluating": 20}, 0.0) == "ddp: computing the held-out loss after step 20"
+    assert going.hear(0, {"held_out": [20, 0.51234]}, 1.0) == "ddp: held-out loss 0.5123 after step 20"
+    assert going.hear(0, {"step": 20}, 2.0) == "ddp: step 21 of 100, held out 0.5123"
