@@ -164,13 +164,13 @@ def read_result(out: str) -> Finished | None:
     try:
         body = read_json(read_whole(path), finite=False)  # a loss may be none
         check_schema(body["schema"], SCHEMA, str(path), "give another --out, or remove it")
-        timeline = replace((result := read_strictly(RunResult, body["take"])).timeline, spans=())
-        # where they are now, if the directory was moved
-        weights, best = (str(Path(out) / Path(path).name) if path else "" for path in (result.weights, result.best))
+        result = read_strictly(RunResult, body["take"])
+        # where files are now, if the directory was moved
+        weights, best = (str(Path(out, Path(path).name)) if path else "" for path in (result.weights, result.best))
         identity = read_strictly(Identity, body["identity"]) if "identity" in body else None
         if not (type(body["plan"]) is str and type(body["steps"]) is int and body.get("keyed") in (None, True, False)):
             raise TypeError("the plan is to be a text, the steps a number, keyed true or false")
-        result = replace(result, timeline=timeline, weights=weights, best=best)
+        result = replace(result, timeline=replace(result.timeline, spans=()), weights=weights, best=best)
         return Finished(read_plan(body["plan"]), body["steps"], result, identity, body.get("keyed"))
     except (FileNotFoundError, NotADirectoryError):
         return None

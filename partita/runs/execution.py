@@ -121,13 +121,11 @@ class Execution:
         rank = self.session.rank_for(leg.program, self.state, first, self.job.keyed, saved, anew=anew)
         rank.brake, self.state = self.brake, rank.state
         if saved and rank.rank == 0:
-            task, graph = self.session.task, self.session.graph
+            task, graph, program = self.session.task, self.session.graph, leg.program
             with reading(saved.path):
                 self._find_losses(saved)
-                words = [
-                    f"{leg.program.name} goes on from another plan: {one}" for one in lost(saved, graph, leg.program)
-                ]
-                words += sentences(changes_since(saved, task, graph, leg.program))
+                words = [f"{program.name} goes on from another plan: {one}" for one in lost(saved, graph, program)]
+                words += sentences(changes_since(saved, task, graph, program))
             for sentence in words:
                 self.report({"note": sentence})
         set_aside()
