@@ -80,13 +80,23 @@ def _moments(series: Sequence[tuple[Seconds, Bytes]]) -> list[int]:
 
 
 def loss_of(row: Row) -> dict[str, Any] | None:
-    """The loss against steps and against seconds: x, middle, and low and high where there are repeats."""
+    """The loss against samples and against seconds: x, middle, and low and high where there are repeats; and what was
+    held out, where it was evaluated on the way."""
     curves = [curve for curve in (row.losses or (row.loss,)) if len(curve) > 0]
     if not curves:
         return None
     timeline = row.measured or row.predicted
     batch = timeline.batch if timeline else 1
-    return {"samples": _by_step(curves, batch), "seconds": _by_time(curves), "repeats": len(curves)}
+    found = {"samples": _by_step(curves, batch), "seconds": _by_time(curves), "repeats": len(curves)}
+    return found | {"held": held_out_of(row, batch)}
+
+
+def held_out_of(row: Row, batch: int) -> dict[str, list[list[float]]]:
+    """The losses of samples that are held out against samples and against seconds of training: x, loss."""
+    ended = {step + 1: seconds for step, seconds, _ in row.loss}
+    found = [(step, loss) for step, loss in row.evaluations if isfinite(loss)]
+    timed = [[ended[step], loss] for step, loss in found if step in ended]
+    return {"samples": [[step * batch, loss] for step, loss in found], "seconds": timed}
 
 
 def _by_step(curves: Sequence[Curve], batch: int) -> list[list[float]]:

@@ -31,6 +31,16 @@ def test_a_repeat_that_has_reached_nothing_yet_is_where_it_begins() -> None:
     assert found["seconds"][0] == [0.25, 5.0, 4.0, 6.0]
 
 
+def test_what_is_held_out_stands_where_its_steps_ended() -> None:
+    """Of a run that went on the seconds of what it cannot say any more are left out, and what is no number."""
+    held = ((1, 3.0), (3, 1.5), (4, 1.25), (5, float("nan")))
+    found = loss_of(Row("ddp", None, measured(), loss=FIRST, evaluations=held))
+    assert found is not None
+    batch = measured().batch
+    assert found["held"]["samples"] == [[batch, 3.0], [3 * batch, 1.5], [4 * batch, 1.25]]
+    assert found["held"]["seconds"] == [[1.0, 3.0], [3.0, 1.5]]
+
+
 def test_a_long_curve_is_drawn_by_the_means_of_its_stretches_at_their_ends() -> None:
     curve = tuple((step, float(step + 1), float(step)) for step in range(2 * POINTS))
     found = loss_of(Row("ddp", None, measured(), losses=(curve,)))

@@ -93,7 +93,7 @@ const redrawLosses = [];
 function drawLosses(place, key, title, say) {
   const again = drawn(place, (width) => {
     const shown = learned.filter(({ place }) => !hidden.has(place));
-    const points = shown.flatMap(({ loss }) => loss[key]);
+    const points = shown.flatMap(({ loss }) => [...loss[key], ...loss.held[key].map(([x, y]) => [x, y, y, y])]);
     if (!points.length) return empty(place, "No loss is shown.");
     const x = axis([0, ...points.map((point) => point[0])], say, title, { count: width / 110 });
     const y = axis(points.flatMap((point) => [point[2], point[3]]), number, "loss", { zero: false });
@@ -111,6 +111,9 @@ function drawLosses(place, key, title, say) {
       }
       group.append(svg("path", { class: "line", "stroke-dasharray": dash(at), d: path(line) }));
       plot.picture.append(group);
+      for (const [x, y] of loss.held[key]) {
+        group.append(svg("circle", { class: "ring", cx: plot.x(x), cy: plot.y(y), r: 4 }));
+      }
     }
     readLosses(plot, shown, key, x, width);
   });
@@ -173,6 +176,7 @@ if (learned.length) {
   const repeats = Math.max(...learned.map(({ loss }) => loss.repeats));
   const bands = `. Lines are medians, bands the range of ${repeats} repeats`;
   byId("bands").textContent = repeats > 1 ? bands : "; one repeat, so no bands";
+  byId("rings").hidden = learned.every(({ loss }) => !loss.held.samples.length);
 } else {
   byId("losses").hidden = true;
 }
