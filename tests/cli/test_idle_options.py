@@ -70,6 +70,7 @@ HANDED_ON: dict[str, tuple[str, dict[str, tuple[str, Any]]]] = {
             "--steps": ("steps", 2), "--epochs": ("epochs", 3), "--seed": ("seed", 4), "--init": ("init", "w"),
             "--out": ("out", "run"), "--checkpoint-every": ("checkpoint_every", 5), "--keep": ("keep", 6),
             "--timeout": ("timeout", 7.0), "--resume": ("resume", True), "--deterministic": ("deterministic", True),
+            "--evaluate-every": ("evaluate_every", 8), "--patience": ("patience", 9),
         },
     ),
     "compare": (
