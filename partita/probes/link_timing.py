@@ -31,7 +31,8 @@ from partita.units import Bytes, Seconds
 from partita.wire.schedule import even_edges
 
 CHAINED: Final[tuple[Bytes, ...]] = (2**16, 2**18, 2**20, 2**22)
-FEWEST, MOST = 5, 20  # rounds of a collective: of the largest size, and of small ones
+FEWEST, MOST = 5, 60  # rounds of a collective: of the largest size, and of small ones
+AWAKE: Final = 20  # rounds of a chain of a few hops
 MESSAGE_ROUNDS, CHAIN_ROUNDS, LONE_ROUNDS = 12, 8, 40
 CHAIN: Final = 8  # all-reduces right behind one another
 FEW: Final = 3  # hops of a chain that begins asleep
@@ -139,7 +140,7 @@ def waking_seconds() -> Seconds:
     chain = partial(round_about, Processes(rank), FEW, (rank - 1) % world, (rank + 1) % world, 4)
     dist.barrier()
     with ExtraLane() as lane:
-        _, core, ahead = _in_a_row(lane, [chain], MOST)
+        _, core, ahead = _in_a_row(lane, [chain], AWAKE)
         return core - ahead
 
 

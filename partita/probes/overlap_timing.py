@@ -28,7 +28,7 @@ from partita.units import Bytes, Seconds
 from partita.wire.schedule import even_edges
 
 SMALLEST: Final[Bytes] = 4  # waits as long as a larger one, which is many times as long as it takes
-TURNS: Final = 12  # of a size, half as many of the largest
+TURNS: Final = ((2**16, 48), (2**20, 12))  # up to which size how many; 6 of larger ones
 AHEAD: Final = 2  # turns that do not count
 
 
@@ -46,7 +46,7 @@ def overlapped_seconds(
     for size in sizes:
         tensor = torch.zeros(max(size // 4, 1))
         edges = even_edges(len(tensor), len(group))
-        turns = TURNS if size < sizes[-1] else TURNS // 2
+        turns = next((many for most, many in TURNS if size <= most), 6)
         for kind in asked:
             call = partial(started, transport, kind, tensor, group, edges)
             dist.barrier()
