@@ -64,13 +64,18 @@ def check_no_link(path: Path) -> None:
     """Raises OptionError for a link under a name that nobody gave: in a folder by another hand it may lead anywhere,
     and what it leads to would be written over."""
     if islink(path):
-        raise OptionError(f"{path} is a link, and what it leads to would be written over; remove it, or give -o FILE")
+        raise OptionError(
+            f"{path} is a link, and what it leads to would be written over; remove it, or give another file"
+        )
 
 
 def check_free(path: Path | None) -> None:
-    """Raises OptionError for a folder that holds a training run, whose report a comparison's would replace."""
+    """Raises OptionError for a folder that holds a training run, whose report a comparison's would replace, or a link
+    under that report's name."""
     if path is not None and any(isfile(path / name) for name in ("result.json", "model.safetensors", "manifest.json")):
         raise OptionError(f"{path} holds a training run; give another --out")
+    if path is not None:
+        check_no_link(path / "report.json")
 
 
 def check_new(path: Path | None, text: str) -> None:

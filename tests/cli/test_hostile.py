@@ -128,6 +128,12 @@ def test_a_link_in_a_run_by_another_hand_leads_nowhere(tmp_path: Path, capfd: py
     (run / "report.html").symlink_to(mine)
     assert "report.html is a link, and what it leads to would be written over" in refused(("report", str(run)), capfd)
     assert mine.read_text() == "mine"
+    (run / "report.json").rename(tmp_path / "report.json")
+    (run / "report.json").symlink_to(mine)
+    compare = ("compare", "digits-cnn", "--cluster", "local:2", "--plans", "ddp", "--out", str(run))
+    assert "report.json is a link, and what it leads to would be written over" in refused(compare, capfd)
+    assert mine.read_text() == "mine"
+    (tmp_path / "report.json").replace(run / "report.json")
     assert main(["report", str(run), "-o", str(run / "report.html")]) == 0  # named by its user
     assert mine.read_text().startswith("<!doctype html>")
 
