@@ -159,8 +159,8 @@ class Execution:
         if self.over:
             self._drive(rank, Interval(begun, begun), reporter)
         if leg.program.steps and leg.plan == self.job.plan:  # of the phase that the result is of
-            self.spans, (sent, step) = [asdict(span) for span in rank.spans], self.before
-            self.sent = (self._sent() - sent) // max(self.step - step, 1)
+            self.spans = [asdict(span) for span in rank.spans if span.round < begun or not self.over]
+            self.sent = (self._sent() - self.before[0]) // max(self.step - self.before[1], 1)
 
     def _intervals(self, leg: Leg, flying: int, later: Sequence[Leg]) -> Iterator[Interval]:
         last = not any(each.whole for each in later)

@@ -75,5 +75,6 @@ def test_all_ranks_end_early_together(plan: str, crews: Crews, tmp_path: Path) -
     assert steps[-1] < 400
     assert len(result.loss) == steps[-1]
     assert result.timeline.step_seconds > 0
+    assert {span.round for span in result.timeline.spans} <= set(range(steps[-1]))  # what is applied last is no step
     losses = [loss for _, loss in result.evaluations]
     assert min(losses[-2:]) >= min(losses[:-2])
