@@ -16,6 +16,7 @@ how ranks meet and end
     torchrun       ranks that somebody else launched
     preflight      whether these are about to do the same
     directory      DIR of --out
+    room           what its checkpoints need on a disk
     halt           signals: where all ranks stop
 while it runs
     reporting      what each rank says of itself, and what is told of it: step, loss, time left

@@ -13,7 +13,6 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-import resource
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
@@ -25,14 +24,11 @@ import torch
 
 from partita.checkpoints.checkpoint import (
     SavedCheckpoint,
-    SavePolicy,
     committed,
     newest,
     none_left,
-    require_space,
     sweep,
 )
-from partita.checkpoints.holding import copies_of, keepers_of, workers_of
 from partita.checkpoints.manifest import (
     DamagedCheckpoint,
     Identity,
@@ -43,21 +39,16 @@ from partita.checkpoints.manifest import (
     foreseen,
     read_manifest,
 )
-from partita.checkpoints.shard import HEADER
 from partita.checkpoints.typed import read_strictly
 from partita.errors import InputError, OptionError, check_schema, first_line
 from partita.files import atomically, read_json, read_whole
-from partita.graph.graph import Graph
-from partita.graph.tensor import ITEMSIZE
 from partita.plan.plan import Plan
-from partita.plan.rule import ruled
 from partita.plan.text import read_plan, write_plan
-from partita.program.program import Program
+from partita.program.held_out import is_over, taken
 from partita.runs.result import RunResult
+from partita.runs.room import require_room
 from partita.runs.training import Training
-from partita.runtime.alike import alike
 from partita.task import Task
-from partita.units import Bytes, show_bytes
 
 RESULT: Final = "result.json"
 SCHEMA: Final = 1
@@ -124,6 +115,11 @@ class Finished:
     result: RunResult
     identity: Identity | None = None
     keyed: bool | None = None
+
+    def goes_on(self, asked: Training) -> bool:
+        """Whether it ended before all its steps, for want of patience, and somebody asks with more."""
+        found = self.result.evaluations
+        return taken(found, self.steps) < self.steps and not is_over(found, asked.evaluation.patience)
 
 
 def finish(asked: Training, result: RunResult) -> None:
@@ -243,7 +239,8 @@ def place_to_start(asked: Training) -> SavedCheckpoint | Finished | None:
     if found is not None:
         for difference in (*differences(asked.identity, found.manifest.identity), *_draws(asked.keyed, found.manifest)):
             raise _other(found, difference)
-    if finished is not None and finished.steps == steps:
+    more = finished is not None and found is not None and finished.goes_on(asked)
+    if finished is not None and finished.steps == steps and not more:
         for why in (*differences(asked.identity, finished.identity or asked.identity), *_draws(asked.keyed, finished)):
             raise OptionError(f"the finished run in {out} {why}; give another --out")
         other = "" if finished.plan == asked.plan else f", by {finished.plan.name}"
@@ -281,40 +278,3 @@ def _say_where(found: SavedCheckpoint, asked: Training) -> None:
         tell(f"the checkpoint was written by torch {manifest.torch}, and this is {torch.__version__}; bits may differ")
     if manifest.identity.signature != asked.identity.signature:
         tell("the captured step has changed since the checkpoint (the task's code, or torch); going on with it")
-
-
-def require_room(keep: SavePolicy, graph: Graph, program: Program) -> None:
-    """Raises OptionError, before the first step, where the disk has no room for the checkpoints that a run will write,
-    beyond those that are there and that it will remove."""
-    whole, largest = sizes_of(ruled(graph, program.update), program)
-    more = keep.many + 1 - min(len(list(committed(keep.out))), keep.many)
-    try:
-        require_space(Path(keep.out), whole * more)
-    except OSError as error:
-        raise OptionError(f"{error}, for so many checkpoints: {more}; free some, or give another --out") from None
-    limit = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
-    if limit != resource.RLIM_INFINITY and limit < largest:
-        raise OptionError(
-            f"files may hold {show_bytes(limit)} here (ulimit -f), and a checkpoint needs {show_bytes(largest)} in "
-            "one; raise the limit"
-        )
-
-
-def sizes_of(graph: Graph, program: Program) -> tuple[Bytes, Bytes]:
-    """About the bytes of a checkpoint, and of the largest of its files."""
-    files = {rank: HEADER for role in program.roles for rank in role.ranks}
-    for i, (name, copies) in enumerate(copies_of(program).items()):
-        bucket = program.bucket[name]
-        weights = bucket.elements * ITEMSIZE[bucket.master or bucket.dtype]
-        state = graph.optimizer.state_bytes(bucket.elements) + weights * program.drain
-        chief = copies.ranks[i % len(copies.ranks)] if copies.ranks else 0
-        for rank in copies.ranks:
-            files[rank] += weights * (rank == chief or not copies.weights)
-            files[rank] += state * (rank == chief or not copies.state)
-    same = alike(program)
-    for (space, name), keepers in keepers_of(program).items():
-        for rank in keepers[:1] if space in same[name] else keepers:
-            files[rank] += program.bucket[name].size
-    for rank in workers_of(program):
-        files[rank] += sum(buffer.tensor.at(1).elements() * ITEMSIZE[buffer.tensor.dtype] for buffer in graph.buffers)
-    return sum(files.values()), max(files.values())

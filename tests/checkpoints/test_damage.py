@@ -30,11 +30,13 @@ from partita.errors import InputError, OptionError
 from partita.graph.graph import Graph
 from partita.lowering.lower import last_program
 from partita.plan.plan import Plan
+from partita.program.held_out import EvaluationPolicy
 from partita.program.timeline import Timeline
 from partita.recipes.catalogue import call
 from partita.runs.assembly import train_in_process
-from partita.runs.directory import Finished, claimed, opened, sizes_of, write_result
+from partita.runs.directory import Finished, claimed, opened, write_result
 from partita.runs.result import RunResult
+from partita.runs.room import sizes_of
 from partita.runs.training import Training
 from partita.runs.weights import save_weights
 from partita.runtime.workload import Workload
@@ -314,6 +316,21 @@ def test_a_finished_run_is_not_run_again(run: Path, graph: Graph, plan: Plan) ->
     write_result(str(run), Finished(plan, 6, replace(take, weights="before/model.safetensors")))
     assert start(SavePolicy(str(run)), graph, plan, resume=True, steps=6)[0] == Finished(plan, 6, take)
     assert isinstance(start(SavePolicy(str(run)), graph, plan, resume=True, steps=7)[0], checkpoint.SavedCheckpoint)
+
+
+@pytest.mark.parametrize(("patience", "more"), [(2, False), (3, True), (0, True)])
+def test_a_run_that_ended_early_goes_on_where_it_has_more_patience(
+    run: Path, graph: Graph, plan: Plan, patience: int, more: bool
+) -> None:
+    """Or none at all, so that only its steps count."""
+    found = ((1, 0.5), (3, 0.75), (6, 1.0))
+    take = RunResult(Timeline("p", "measured", 0.5, 12), (), 1.0, "weights", evaluations=found)
+    write_result(str(run), Finished(plan, 9, take))
+    asked = Training(
+        graph, plan, MACHINES, 9, SavePolicy(str(run)), resume=True, evaluation=EvaluationPolicy(2, patience)
+    )
+    with opened(asked) as begun:
+        assert isinstance(begun, checkpoint.SavedCheckpoint if more else Finished)
 
 
 def test_a_finished_run_without_checkpoints_does_not_begin_again(tmp_path: Path, graph: Graph, plan: Plan) -> None:
