@@ -15,13 +15,15 @@ from partita.units import show_seconds
 def main(plan: str = "ddp") -> None:
     """Print the loss now and then, and where the weights are. A call again says what this plan came to."""
     out = Path("runs", f"train-{Path(plan).name}")
-    done = pt.train("digits-cnn", plan, pt.Cluster.load("local:2"), steps=100, out=str(out), resume=True)
+    cluster = pt.Cluster.load("local:2")
+    done = pt.train("digits-cnn", plan, cluster, steps=100, evaluate_every=50, out=str(out), resume=True)
     if done is None:  # under torchrun only rank 0 has a result
         return
     for step, seconds, loss in done.loss[::10]:
         print(f"step {step:4}  {seconds:6.2f} s  loss {loss:.4f}")
-    print(f"validation loss {done.final_loss:.4f}, {show_seconds(done.timeline.step_seconds)} a step")
-    print(f"weights: {done.weights_path}")
+    for steps, held_out in done.evaluations:
+        print(f"validation loss {held_out:.4f} after {steps} steps")
+    print(f"{show_seconds(done.timeline.step_seconds)} a step; the best weights: {done.best_path}")
 
 
 if __name__ == "__main__":
