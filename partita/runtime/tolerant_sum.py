@@ -12,6 +12,7 @@ first rank, which no run goes on without, has heard of all that it is there. Onc
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -98,11 +99,20 @@ class TolerantSum:
         yield from [self._send(self.flat, peer, "sum") for peer in peers]
 
     def _send(self, tensor: torch.Tensor, to: int, what: str) -> Pending:
-        return droppable(self.rank, to, lambda: self.rank.transport.send(tensor, to, f"{self.name}.{what}", self.round))
+        key = f"{self.name}.{what}"
+        return self._with(to, lambda: self.rank.transport.send(tensor, to, key, self.round))
 
     def _receive(self, tensor: torch.Tensor, source: int, what: str) -> Pending:
         key = f"{self.name}.{what}"
-        return droppable(self.rank, source, lambda: self.rank.transport.receive(tensor, source, key, self.round))
+        return self._with(source, lambda: self.rank.transport.receive(tensor, source, key, self.round))
+
+    def _with(self, peer: int, start: Callable[[], Pending]) -> Pending:
+        """A message with a peer, over at once where that takes no part in this round any more: it may have gone and be
+        back for a later one, on a link of its own, since the sum began."""
+        with self.rank.board.changed:  # nobody is marked as gone meanwhile, and so no link is made anew
+            if not self.rank.there(peer, self.round):
+                return DroppableMessage(self.rank, peer, None, self.rank.gone.get(peer, 0))
+            return droppable(self.rank, peer, start)
 
     def _worked(self) -> bool:
         tried = self.tried.pending if self.tried and self.tried.arrived else None
