@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import random
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from partita.checkpoints.restore import open_checkpoint
 from partita.checkpoints.shard import sha256_of
 from partita.errors import InputError
 from partita.runs.directory import read_result
+from tests.places import changed, places
 
 DEEP: list[Any] = []
 for _ in range(60):
@@ -25,28 +25,6 @@ VALUES = (
     None, True, -1, 0, 2**64, 10**40, 1.5, float("nan"), float("inf"), "", "x", "../../x", "/etc/passwd",
     "rank-٣.safetensors", "\x00", [], {}, [[]], {"a": 1}, [1, 2], {"tensor": ["float32", [10**12], [0]]}, DEEP,
 )  # fmt: skip
-
-
-def places(value: Any, at: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """The ways to all values in a record."""
-    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    for key, each in inner:
-        yield (*at, key)
-        yield from places(each, (*at, key))
-
-
-def changed(record: Any, draw: random.Random) -> Any:
-    """The record with one of its values dropped, or another in its place."""
-    made = json.loads(json.dumps(record))
-    *way, last = draw.choice(list(places(made)))
-    inner = made
-    for key in way:
-        inner = inner[key]
-    if draw.random() < 0.25:
-        del inner[last]
-    else:
-        inner[last] = draw.choice(VALUES)
-    return made
 
 
 @pytest.fixture
@@ -78,7 +56,7 @@ def test_a_manifest_with_any_value_in_any_place(run: Path) -> None:
     }  # fmt: skip
     path, ours, draw, refused = run / "checkpoints" / "step-1", Identity(**identity), random.Random(1), 0
     for _ in range(600):
-        body = changed(record, draw)
+        body = changed(record, draw.choice(list(places(record))), draw, VALUES)
         digest = hashlib.sha256(text_of(body)).hexdigest()
         (path / "manifest.json").write_bytes(text_of({**body, "digest": digest}))
         try:
@@ -110,7 +88,7 @@ def test_a_result_with_any_value_in_any_place(tmp_path: Path) -> None:
     assert found is not None
     assert found.result.timeline.wire_sent == (1, 2)
     for _ in range(600):
-        path.write_text(json.dumps(changed(record, draw)))
+        path.write_text(json.dumps(changed(record, draw.choice(list(places(record))), draw, VALUES)))
         try:
             found = read_result(str(tmp_path))
             assert found is not None

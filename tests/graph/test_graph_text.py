@@ -6,7 +6,6 @@ import json
 import random
 import resource
 import signal
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from partita.graph.operator import Operator, Phase, Ref, Symbol
 from partita.graph.tensor import Affine, Ratio, Tensor
 from partita.graph.text import read_graph, write_graph
 from partita.simulator.simulate import simulate
+from tests.places import changed, places
 from tests.programs import program_by
 from tests.small import cluster_of, two_layers
 
@@ -182,13 +182,7 @@ def test_a_graph_with_any_value_in_any_place_is_refused_or_simulated(tmp_path: P
     record, draw, done = json.loads(path.read_text()), random.Random(5), 0
     del record["sha256"]
     for _ in range(120):
-        made = json.loads(json.dumps(record))
-        *way, last = draw.choice(list(places(made)))
-        inner = made
-        for key in way:
-            inner = inner[key]
-        inner[last] = draw.choice(VALUES)
-        path.write_text(json.dumps(made))
+        path.write_text(json.dumps(changed(record, draw.choice(list(places(record))), draw, VALUES)))
         with suppress(PartitaError):
             graph = read_graph(path)
             simulate(program_by("ddp", graph, machines), datasheet_costs(graph, machines, (4,)))
@@ -199,11 +193,3 @@ def test_a_graph_with_any_value_in_any_place_is_refused_or_simulated(tmp_path: P
 VALUES: tuple[Any, ...] = (
     None, True, -1, 2**62, 10**18, 1.5, "", "x", [], {}, [[]], {"r": ["x", 0]}, {"a": [10**18, 0]}, {"s": ["x", 1]},
 )  # fmt: skip
-
-
-def places(value: Any, at: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """The ways to all values in a record."""
-    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    for key, each in inner:
-        yield (*at, key)
-        yield from places(each, (*at, key))

@@ -3,7 +3,6 @@ from __future__ import annotations
 import json
 import random
 import subprocess
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from partita.report.environment import command_line, commit_of, environment
 from partita.report.page import comparison_page
 from partita.report.record import read_record, write_record, write_run
 from partita.simulator.simulate import simulate
+from tests.places import changed, places
 from tests.programs import program_by
 from tests.report.nine import nine
 from tests.report.timelines import comparison
@@ -150,35 +150,18 @@ def test_a_record_with_any_value_in_any_place_is_refused_or_drawn(tmp_path: Path
     for side in ("predicted", "measured"):
         for name in ("spans", "memory_over_time", "memory_parts"):
             record["rows"][0][side][name] = record["rows"][0][side][name][:3]
-    text = json.dumps(record)
     by_kind = dict[tuple[Any, ...], list[Any]]()  # so that many spans are no more than one name
     for place in places(record):
         by_kind.setdefault(tuple(0 if isinstance(key, int) else key for key in place), []).append(place)
     for _ in range(60):
-        made = json.loads(text)
-        *way, last = draw.choice(by_kind[draw.choice(list(by_kind))])
-        inner = made
-        for key in way:
-            inner = inner[key]
-        if draw.random() < 0.25:
-            del inner[last]
-        else:
-            inner[last] = draw.choice(VALUES)
-        (tmp_path / "report.json").write_text(json.dumps(made))
+        place = draw.choice(by_kind[draw.choice(list(by_kind))])
+        (tmp_path / "report.json").write_text(json.dumps(changed(record, place, draw, VALUES)))
         with suppress(OptionError):
             found = read_record(tmp_path)
             comparison_page(found)
             verdict(found)
             drawn += 1
     assert 8 < drawn < 40
-
-
-def places(value: Any, at: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """The ways to all values in a record."""
-    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    for key, each in inner:
-        yield (*at, key)
-        yield from places(each, (*at, key))
 
 
 @pytest.mark.parametrize(
