@@ -9,6 +9,10 @@ from typing import TypeAlias
 Tell: TypeAlias = Callable[[str], None]
 
 
+class Note(str):
+    """A sentence that the user must see: it is told whatever was told just before."""
+
+
 def quiet(sentence: str) -> None:
     """A `tell` that tells nobody."""
 

@@ -30,13 +30,12 @@ from partita.program.held_out import EvaluationPolicy, ended_early, taken
 from partita.report.comparison import Comparison, Row
 from partita.report.environment import environment
 from partita.report.manifest import write_manifest
-from partita.report.progress import Note
 from partita.report.record import NAME as RECORD
 from partita.report.record import write_run
 from partita.report.setting import setting_of
 from partita.report.trained import Trained
 from partita.task import Task, judged_by, refuse_while_loading, spec_of
-from partita.telling import Tell, quiet
+from partita.telling import Note, Tell, quiet
 from partita.units import Seconds
 
 if TYPE_CHECKING:

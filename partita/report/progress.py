@@ -10,15 +10,11 @@ from contextlib import ExitStack, contextmanager, suppress
 from typing import Any, Final
 
 from partita.report.answer import BYTES, LINES, speaks
-from partita.telling import Tell, printable, quiet
+from partita.telling import Note, Tell, printable, quiet
 from partita.units import Seconds
 
 EVERY: Final[Seconds] = 3.0
 RARER: Final = 20  # the part of the time so far that passes between two lines
-
-
-class Note(str):
-    """A sentence that the user must see: it is told whatever was told just before."""
 
 
 @contextmanager

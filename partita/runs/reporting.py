@@ -18,6 +18,7 @@ from partita.checkpoints.losses import Row, totals
 from partita.runs.session import EVERY, Report
 from partita.runtime.device import CPU
 from partita.runtime.rank import Rank
+from partita.telling import Note
 from partita.units import Seconds, show_duration, show_seconds
 
 PACE_INTERVAL: Final[Seconds] = 10.0  # over which a pace is taken, at least
@@ -95,7 +96,8 @@ class Progress:
     held_out: float | None = None
 
     def hear(self, rank: int, event: Mapping[str, Any], now: Seconds) -> str:
-        """Take in what a rank reports at the time `now`. Returns a sentence, "" where there is none to tell."""
+        """Take in what a rank reports at the time `now`. Returns a sentence, "" where there is none to tell; of a
+        held-out loss a Note, for the next step must not take its place."""
         if "loss" in event:
             self.take_in(rank, event["loss"])
         if "step" in event:
@@ -104,7 +106,7 @@ class Progress:
             return f"{self.plan}: writing the checkpoint of step {event['saving']}"
         if "held_out" in event:
             step, self.held_out = event["held_out"]
-            return f"{self.plan}: held-out loss {self.held_out:.4g} after step {step}"
+            return Note(f"{self.plan}: held-out loss {self.held_out:.4g} after step {step}")
         if "evaluating" in event:
             return f"{self.plan}: computing the held-out loss after step {event['evaluating']}"
         if "evaluated" in event:

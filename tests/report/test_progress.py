@@ -4,7 +4,8 @@ from unittest.mock import Mock
 
 import pytest
 
-from partita.report.progress import Note, lines, telling
+from partita.report.progress import lines, telling
+from partita.telling import Note
 
 
 def test_a_line_every_few_seconds(capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,6 +13,7 @@ from partita.runs import reporting
 from partita.runs.reporting import Progress, Reporter
 from partita.runtime.pace import Pace
 from partita.runtime.rank import Rank
+from partita.telling import Note
 
 
 def rank_at(step: int, device: str = "cpu") -> Any:
@@ -113,5 +114,7 @@ def test_a_pace_is_taken_over_ten_seconds_and_two_rounds(
 def test_a_held_out_loss_is_told_when_it_is_found_and_from_then_on() -> None:
     going = Progress("ddp", 100, 1)
     assert going.hear(0, {"evaluating": 20}, 0.0) == "ddp: computing the held-out loss after step 20"
-    assert going.hear(0, {"held_out": [20, 0.51234]}, 1.0) == "ddp: held-out loss 0.5123 after step 20"
+    found = going.hear(0, {"held_out": [20, 0.51234]}, 1.0)
+    assert found == "ddp: held-out loss 0.5123 after step 20"
+    assert isinstance(found, Note)  # else a spinner's next word, or a log's few seconds, would swallow it
     assert going.hear(0, {"step": 20}, 2.0) == "ddp: step 21 of 100, held out 0.5123"
