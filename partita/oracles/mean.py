@@ -28,10 +28,14 @@ CLOSE: Final = 1e-6
 CLOSER: Final = 1e-10  # where weights are known to differ: an auxiliary loss, small and nearly a mean, has gradients
 MEAN: Final = (
     "the loss of {name!r} on {count} samples is {means[0]:.4g}, on {few} of them {means[1]:.4g} and on the others "
-    "{means[2]:.4g}: it is not the mean over its samples (by {off:.1g}), so a divided minibatch trains otherwise than "
-    "a whole one; return (sum, weight) for a sum or a mean over tokens, and use `single` where samples are compared "
-    "with each other"
+    "{means[2]:.4g}: it is not the mean over its {what} (by {off:.1g}), so a divided minibatch trains otherwise than "
+    "a whole one; {mend}, mask what pads a sample to the longest of its batch, and use `single` where samples are "
+    "compared with each other"
 )
+MENDS: Final = {  # of what the loss should be a mean: what to do; by whether it is a (sum, weight)
+    False: {"what": "samples", "mend": "return (sum, weight) for a sum or a mean over tokens"},
+    True: {"what": "weights", "mend": "return a sum, not a mean, with its weight"},
+}
 SYNCHRONISED: Final = (
     "layer {name!r} is a SyncBatchNorm, and each rank normalises by its own samples here, as BatchNorm does; give it "
     "BatchNorm to have that, or GroupNorm, or use `single`"
@@ -111,9 +115,9 @@ def _unlike(
                     means = [values[0] / values[1] for values in (whole, one, others)]
                     off = abs(means[0] - (one[0] + others[0]) / (one[1] + others[1]))
                     few = "one" if len(part) == 1 else len(part)
-                    return (DRAWS if drawing else MEAN).format(
-                        name=task.name, count=len(samples), few=few, means=means, off=off
-                    )
+                    said = {"name": task.name, "count": len(samples), "few": few, "means": means, "off": off}
+                    weighted = isinstance(_loss(task, own.model, feed, part, step), tuple)
+                    return (DRAWS if drawing else MEAN).format(**said, **MENDS[weighted])
     except Exception:  # a model that cannot be evaluated, or not in fp64, has been trained or refused by others
         pass
     return ""
@@ -121,9 +125,14 @@ def _unlike(
 
 def _sums(task: Task, model: Any, feed: Feed, samples: Sequence[int], step: int) -> tuple[float, float]:
     """(sum of losses, sum of weights) over samples of the data."""
-    batch = feed.batch(samples)
-    with Promoted(), KeyedDraws(feed.seed, step, samples):
-        loss = loss_alone(task, model, tree_map(lambda leaf: place(leaf, "cpu", torch.float64), batch))
+    loss = _loss(task, model, feed, samples, step)
     if isinstance(loss, tuple):
         return float(loss[0]), float(loss[1])
     return float(loss) * len(samples), float(len(samples))
+
+
+def _loss(task: Task, model: Any, feed: Feed, samples: Sequence[int], step: int) -> Any:
+    """What the task's loss returns for samples of the data."""
+    batch = feed.batch(samples)
+    with Promoted(), KeyedDraws(feed.seed, step, samples):
+        return loss_alone(task, model, tree_map(lambda leaf: place(leaf, "cpu", torch.float64), batch))

@@ -44,6 +44,17 @@ def with_its_weight(model: Any, batch: Any) -> Any:
     return F.cross_entropy(model(batch[0]), batch[1], ignore_index=0, reduction="sum"), (batch[1] != 0).sum()
 
 
+def mean_with_its_weight(model: Any, batch: Any) -> Any:
+    return F.cross_entropy(model(batch[0]), batch[1], ignore_index=0), (batch[1] != 0).sum()
+
+
+def beside_others(model: Any, batch: Any) -> Any:
+    """A sum, in which a sample's loss depends on what is beside it, as where padding is not masked."""
+    found = model(batch[0])
+    most = found.max()
+    return F.cross_entropy(found + most, batch[1] % 2, reduction="sum"), (len(found) * most.exp()).detach()
+
+
 def noisy(model: Any, batch: Any) -> Any:
     """Its draws are keyed by sample."""
     return F.cross_entropy(model(batch[0] + torch.randn_like(batch[0])), batch[1])
@@ -64,6 +75,17 @@ def test_a_loss_that_is_no_mean_is_told_of(loss: Any) -> None:
     assert "return (sum, weight)" in found["because"]
     alone = checked(task, lambda graph: call("single", graph, machines), machines)
     assert (alone["equal"], alone["because"]) == (True, "")
+
+
+@pytest.mark.parametrize("loss", [mean_with_its_weight, beside_others])
+def test_a_pair_that_is_no_sum_with_its_weight_is_told_otherwise(loss: Any) -> None:
+    """Who returns (sum, weight) is not told to do so."""
+    task, machines = replace(perceptron(), loss=loss), cluster_of(2)
+    found = checked(task, lambda graph: call("ddp", graph, machines), machines)
+    assert not found["equal"]
+    assert "is not the mean over its weights" in found["because"]
+    assert "return a sum, not a mean, with its weight, mask what pads" in found["because"]
+    assert "return (sum, weight)" not in found["because"]
 
 
 @pytest.mark.parametrize("loss", [contrastive, with_its_weight])
