@@ -44,8 +44,8 @@ def pipeline(
         raise PlanError(f"{name}: data={data}, chunks={chunks}, microbatches={microbatches}; give 1 or more of each")
     if graph.rung == "opaque":
         raise PlanError(
-            f"{name} cuts a model into stages, and {graph.name} is one operator, of which only samples can be divided "
-            f"({graph.blind.rstrip('.')}); use a plan without stages, such as ddp"
+            f"{name} cuts a model into stages, and {graph.name} is one operator, of which only samples can be divided, "
+            f"since it cannot be traced ({graph.blind.rstrip('.')}); use a plan without stages, such as ddp"
         )
     batch = graph.minibatch
     blocks = blocks_of(graph, cluster, costs, max(batch // (data * microbatches), 1))

@@ -149,12 +149,15 @@ def graph_answer(graph: Graph, path: str | None) -> Answer:
         "batch": graph.minibatch, "samples": graph.samples, "rung": graph.rung, "blind": graph.blind,
         "symbolic": graph.symbolic, "path": path,
     }  # fmt: skip
-    whole = f"the model is one operator, since it cannot be traced: {graph.blind}" if graph.rung == "opaque" else ""
+    whole = (
+        f"the model is one operator, since it cannot be traced: {graph.blind.rstrip('.')}. Nothing inside it is seen, "
+        "and only its samples can be divided"
+    )
     holds = "any number of samples" if graph.symbolic else f"{graph.batch} samples only; {graph.blind}"
     said = {
         "task": graph.name, "operators": f"{len(graph.operators):,}", "parameters": f"{graph.parameter_elements:,}",
-        "minibatch": f"{graph.minibatch:,} of {graph.samples:,} samples", "holds for": holds, "note": whole,
-        "written to": path,
+        "minibatch": f"{graph.minibatch:,} of {graph.samples:,} samples", "holds for": holds,
+        "note": whole if graph.rung == "opaque" else "", "written to": path,
     }  # fmt: skip
     return Answer(body, lines_of(said))
 

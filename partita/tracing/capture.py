@@ -142,11 +142,7 @@ def _sizes(task: Task, precision: str) -> tuple[int, int, int]:
 
 def _opaque(task: Task, batch: int, precision: str, optimizer: Optimizer, error: Exception) -> Graph:
     why = str(error) if isinstance(error, PartitaError) else first_line(error) + _place(error)
-    reason = (
-        f"the step could not be traced ({why}), so the model is one operator: nothing inside it is seen, and only its "
-        f"samples can be split"
-    )
-    return opaque_graph(task, batch, precision, optimizer, reason)
+    return opaque_graph(task, batch, precision, optimizer, why)
 
 
 def _place(error: Exception) -> str:

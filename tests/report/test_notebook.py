@@ -70,6 +70,7 @@ def test_a_captured_graph_is_told_in_a_practitioners_words() -> None:
     assert not [word for word in ("rung", "blind", "symbolic", "dispatch", "True") if word in said]
     assert "any number of samples" in said
     one = replace(GRAPH, rung="opaque", blind="it branches on values")
-    assert "one operator, since it cannot be traced: it branches on values" in "\n".join(graph_answer(one, None).text)
+    told = "since it cannot be traced: it branches on values. Nothing inside it is seen, and only its samples can be"
+    assert told in "\n".join(graph_answer(one, None).text)
     few = replace(GRAPH, symbolic=False, blind="groups of four")
     assert f"{few.batch} samples only; groups of four" in "\n".join(graph_answer(few, None).text)

@@ -144,7 +144,7 @@ class Told(Layer):
 def test_a_model_whose_steps_differ_is_not_traced(model: Any, name: str) -> None:
     graph = capture(task("moving", model))
     assert graph.rung == "opaque"
-    assert f"(the step changes from call to call: the model changes {name!r} in every step" in graph.blind
+    assert f"the step changes from call to call: the model changes {name!r} in every step" in graph.blind
 
 
 def test_what_has_no_form_on_fake_tensors_is_asked_as_it_is_traced(caplog: Any) -> None:
@@ -273,7 +273,7 @@ def by_inner(model: Any, batch: Any) -> Any:
 def test_a_loss_whose_steps_differ_is_not_traced(loss: Any, words: str) -> None:
     graph = capture(task("moving", Layer, loss))
     assert graph.rung == "opaque"
-    assert "(the step changes from call to call: " in graph.blind
+    assert "the step changes from call to call: " in graph.blind
     assert words in graph.blind
 
 
