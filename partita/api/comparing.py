@@ -19,7 +19,7 @@ from partita.api.checking import (
     plans_given,
 )
 from partita.api.loading import graph_of, load
-from partita.api.planning import plan_of, search
+from partita.api.planning import plan_of, search, why_auto
 from partita.cluster.cluster import Cluster
 from partita.cost.costs import Costs
 from partita.errors import PartitaError, RunError, first_line
@@ -105,7 +105,7 @@ def _planned(plan: Plan | str, graph: Graph, cluster: Cluster, note: Tell = quie
     try:
         if plan == AUTO:
             found = search(graph, cluster, **order)
-            note(f"{AUTO}: {'; '.join(found.explanation.splitlines())}")
+            note(why_auto(found))
             made = found.best
         else:
             made = plan_of(plan, graph, cluster, **order)

@@ -46,7 +46,7 @@ from partita.searches.space import usual
 from partita.searches.steps_of_plans import StepsOfPlans
 from partita.searches.steps_to_loss import StepsToLoss
 from partita.task import Task
-from partita.telling import Tell, quiet
+from partita.telling import Note, Tell, quiet
 
 
 def plan_of(
@@ -57,7 +57,8 @@ def plan_of(
 
     `recompute=auto` is replaced by the operators that are chosen to be recomputed. Recipes choose stages and
     collectives by `costs` (None: those of data sheets); `auto` measures costs, unless given, if this machine can stand
-    for the cluster and workers can load `task`, or as `source` 'measured' or 'datasheet' insists. A graph is `widened`
+    for the cluster and workers can load `task`, or as `source` 'measured' or 'datasheet' insists, and tells why it
+    takes what it takes. A graph is `widened`
     where it was captured in fp64 whatever the task's precision is.
     """
     check_plans(plan)
@@ -68,7 +69,9 @@ def plan_of(
     check_named(source)
     wanted = plan if isinstance(plan, Plan) else read_text(plan)
     if wanted is None:
-        return search(graph, cluster, task=task, allow=allow, costs=costs, source=source, tell=tell).best
+        found = search(graph, cluster, task=task, allow=allow, costs=costs, source=source, tell=tell)
+        tell(Note(why_auto(found)))
+        return found.best
     made = wanted if isinstance(wanted, Plan) else wanted.plan(graph, cluster, costs)
     if not widened:
         check_rounding(graph, made)
@@ -158,6 +161,11 @@ class _Contest:
             _usual(self.graph, self.cluster), self.screened, self.measured,
             objective=self.objective, allow=self.allow, tell=self.tell,
         )  # fmt: skip
+
+
+def why_auto(found: Search) -> str:
+    """Why `auto` takes the plan that it takes, as one sentence."""
+    return f"auto: {'; '.join(found.explanation.splitlines())}"
 
 
 def _explanation(found: Search, known: Costs, objective: str) -> str:

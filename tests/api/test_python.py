@@ -24,6 +24,7 @@ from partita.plan.text import read_plan, write_plan
 from partita.searches.finals import FINALISTS, TIMED_ANYWAY
 from partita.searches.steps_to_loss import MeasuredMinibatch, StepsToLoss
 from partita.task import load_task, spec_of
+from partita.telling import Note
 from tests.api import factory
 from tests.api.factory import in_the_midst, trained, with_size
 from tests.priced import priced
@@ -152,6 +153,19 @@ def test_measurements_of_one_verb_share_a_task(monkeypatch: pytest.MonkeyPatch) 
     assert {id(task) for task, *_ in lab.asked[3:]} == {id(made[1])}
     api.simulate(graph, "auto", pt.Cluster.load("titanx-10gbe"), task=OWN)
     assert len(made) == 2
+
+
+def test_whoever_takes_auto_is_told_why() -> None:
+    """A Note, which no later word takes the place of; a plan that was named needs none."""
+    graph, cluster, told = two_layers(), pt.Cluster.load("lab-4x1g"), list[str]()
+    costs = priced(graph, cluster, range(1, 9))
+    found = pt.search(graph, cluster, costs=costs)
+    made = api.plan_of("auto", graph, cluster, costs=costs, tell=told.append)
+    assert [said for said in told if isinstance(said, Note)] == ["auto: " + found.explanation.replace("\n", "; ")]
+    assert f"{made.name} is bound by" in told[-1]
+    told.clear()
+    api.plan_of("ddp", graph, cluster, costs=costs, tell=told.append)
+    assert not told
 
 
 def test_what_is_simulated_by_given_costs_is_chosen_by_them(monkeypatch: pytest.MonkeyPatch) -> None:
