@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import sys
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from typing import Any, Final
+from typing import Any, Final, TextIO
 
 from partita.report.answer import BYTES, LINES, speaks
 from partita.telling import Note, Tell, printable, quiet
@@ -21,15 +22,41 @@ RARER: Final = 20  # the part of the time so far that passes between two lines
 def telling() -> Iterator[Tell]:
     """A `tell(sentence)` for the time of a command, silent on all ranks but the first.
 
-    NO_COLOR and TERM=dumb get lines instead of a spinner.
+    NO_COLOR and TERM=dumb get lines instead of a spinner. Meanwhile a warning of the user's model or of torch is shown
+    once, however often a model is made.
     """
-    if not speaks():
-        yield quiet
-    elif sys.stderr.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb":
-        with _spinner() as tell:
-            yield tell
-    else:
-        yield lines(EVERY, time.monotonic)
+    with _warned_once():
+        if not speaks():
+            yield quiet
+        elif sys.stderr.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb":
+            with _spinner() as tell:
+                yield tell
+        else:
+            yield lines(EVERY, time.monotonic)
+
+
+@contextmanager
+def _warned_once() -> Iterator[None]:
+    """A context in which a warning is not shown again that was shown with the same words from the same line. Python
+    forgets what it has shown wherever filters change, as in every capture. Who gives Python filters (-W,
+    PYTHONWARNINGS) gets what these say."""
+    show, shown = warnings.showwarning, set[tuple[str, str, int]]()
+
+    def once(
+        message: Warning | str, category: type[Warning], filename: str, lineno: int, file: TextIO | None = None,
+        line: str | None = None,
+    ) -> None:  # fmt: skip
+        place = str(message), filename, lineno
+        if place not in shown:
+            shown.add(place)
+            show(message, category, filename, lineno, file, line)
+
+    if not sys.warnoptions:
+        warnings.showwarning = once
+    try:
+        yield
+    finally:
+        warnings.showwarning = show
 
 
 @contextmanager

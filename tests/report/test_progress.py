@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import warnings
 from unittest.mock import Mock
 
 import pytest
@@ -34,6 +35,21 @@ def test_a_note_is_told_whatever_was_told_before(capsys: pytest.CaptureFixture[s
     for sentence in ("step 1", Note("rank 1 is slow"), "step 2", "step 3"):
         tell(sentence)
     assert capsys.readouterr().err == "partita: step 1\npartita: rank 1 is slow\npartita: step 3\n"
+
+
+def test_a_warning_is_shown_once_however_often_filters_change(capsys: pytest.CaptureFixture[str]) -> None:
+    """As in the captures and trainings of one command, each of which makes the model anew."""
+    shown = list[str]()
+    with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings():
+        warnings.simplefilter("always")
+        patch.setattr(warnings, "showwarning", lambda message, *place: shown.append(str(message)))
+        for options, times in (([], 1), (["always"], 3)):
+            patch.setattr("sys.warnoptions", options)
+            with telling():
+                for word in ("nested tensors are slow",) * 3 + ("another",):
+                    warnings.warn(word, stacklevel=1)
+            assert shown == ["nested tensors are slow"] * times + ["another"]
+            shown.clear()
 
 
 def test_only_the_first_rank_talks(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
