@@ -53,7 +53,7 @@ class Costing:
         check_named(source)
         self.graph, self.cluster = graph, levelled(graph, cluster)
         self.task, self.source, self.tell = task, source, tell
-        self.because = "--costs asks for it" if source == "datasheet" else unmeasurable(task, cluster)
+        self.because = "data sheets were asked for" if source == "datasheet" else unmeasurable(task, cluster)
         if source == "measured":
             check_measurable(self.because)
         if not self.because:

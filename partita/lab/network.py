@@ -61,7 +61,7 @@ def check_here(cluster: Cluster) -> None:
     groups = sum(isinstance(member, Group) for member in cluster.root.members)
     if groups > 1 and not cluster.emulated:
         raise ClusterError(
-            f"cluster {cluster.name} is {groups} machines; start it there under torchrun, or set emulated = true "
+            f"cluster {cluster.name} is more than one machine; start it there under torchrun, or set emulated = true "
             "in a copy to rehearse it here"
         )
     real = any(device.backend == "cuda" and not device.ghost for device in cluster.devices)

@@ -106,7 +106,10 @@ def verdict_answer(found: Verdict, plan: str) -> Answer:
     """Whether a plan trains as its class says."""
     body = {("class" if key == "semantics" else key): value for key, value in asdict(found).items()}
     measured = f"{found.max_difference:.3g} apart from {found.against}, tolerance {found.tolerance:.3g}"
-    single = f"fp32: {found.fp32_difference:.3g} apart, a reordered control {found.control_difference:.3g}"
+    single = (
+        f"in fp32 {found.fp32_difference:.3g} apart; the serial training is {found.control_difference:.3g} from itself "
+        "where it sums in another order"
+    )
     if not found.equal:
         why = f"; {found.because}" if found.because else ""
         return Answer(body, (), 1, f"{plan} is not equal ({found.semantics}): {measured} ({single}){why}")

@@ -360,7 +360,7 @@ def one_device(device: Device, interface: str = "") -> Cluster:
 @pytest.mark.parametrize(
     ("cluster", "sentence"),
     [
-        (load_cluster("h100-dgx-x2"), "is 2 machines; start it there under torchrun"),
+        (load_cluster("h100-dgx-x2"), "is more than one machine; start it there under torchrun"),
         (one_device(Device(backend="cuda")), "has cuda devices and this machine has none"),
         (one_device(Device(), "eth77"), "names interface 'eth77'; this machine has lo"),
     ],
