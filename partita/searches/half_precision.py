@@ -20,14 +20,15 @@ from partita.recipes.reading import with_knob
 from partita.searches.best_first import SMALL
 from partita.searches.search import Search
 from partita.simulator.simulate import step_seconds
-from partita.units import show_seconds
+from partita.units import Seconds, show_seconds
 
 QUICKER: Final = 2.0  # times the rate that devices have for the task's own precision
+LESS: Final = 0.99  # of a step's seconds: what is less shows in three digits
 
 
 def half_precision(found: Search, costs: Costs) -> str:
-    """What the first plan of a search would take in TF32 and in bf16, in a sentence, where the task's precision is
-    another one and all devices are accelerators that are several times as quick in them; else nothing."""
+    """What the first plan of a search would take in TF32 and in bf16, if that is less, in a sentence, where the task's
+    precision is another one and all devices are accelerators that are several times as quick in them; else nothing."""
     graph, cluster, first = costs.graph, costs.cluster, found.candidates[0]
     quick = quicker(graph, cluster)
     if not quick or first.plan.memory.precision is not Precision.TASK or costs.source == "measured":
@@ -36,21 +37,26 @@ def half_precision(found: Search, costs: Costs) -> str:
     if first.instructions > SMALL:
         text, names = rounded(first.plan.name, quick[-1]), " and ".join(f"precision={one}" for one in quick)
         return f"{says}; {names} not simulated, for the plan is long; simulate --plan '{text}' does"
-    parts = [part for one in quick if (part := _simulated(rounded(first.plan.name, one), costs, one))]
-    took = show_seconds(first.timeline.step_seconds)
-    return f"{says}; {', '.join(parts)}, not {took}" if parts else ""
+    took = {one: done for one in quick if (done := _simulated(rounded(first.plan.name, one), costs, one))}
+    own = first.timeline.step_seconds
+    less = {one: seconds for one, (seconds, _) in took.items() if seconds < own * LESS}
+    if not less:
+        return f"{says}; a step would take no less in {' or '.join(took)}" if took else ""
+    best = min(less, key=lambda one: less[one])
+    parts = " and ".join(f"{show_seconds(seconds)} in {one}" for one, seconds in less.items())
+    words = f"a step would take {parts}, which is {took[best][1]}, not {show_seconds(own)}"
+    return f"{says}; {words}: precision={best} asks for it"
 
 
-def _simulated(text: str, costs: Costs, precision: Precision) -> str:
-    """What a call in a precision takes, in words; nothing where it cannot be carried out."""
+def _simulated(text: str, costs: Costs, precision: Precision) -> tuple[Seconds, str] | None:
+    """What a step of a call in a precision takes, and its class; None where it cannot be carried out."""
     graph, cluster = costs.graph, costs.cluster
     try:
         program = last_program(graph, plan := call(text, graph, cluster), cluster)
     except InputError:
-        return ""
+        return None
     sheet = datasheet_costs(graph, cluster, tuple(sizes_of(plan, graph)), precisions=(FORMATS[precision],))
-    took = show_seconds(step_seconds(program, sheet))
-    return f"{text}, which is {program.semantics}, would take {took} a step"
+    return step_seconds(program, sheet), program.semantics
 
 
 def quicker(graph: Graph, cluster: Cluster) -> tuple[Precision, ...]:
