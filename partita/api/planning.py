@@ -28,7 +28,7 @@ from partita.lab.costing import Costing
 from partita.lowering.lower import lower
 from partita.lowering.precision import check_rounding
 from partita.plan.check import check
-from partita.plan.plan import Plan
+from partita.plan.plan import Plan, ranks_of
 from partita.recipes.budget import settled
 from partita.recipes.fastest import candidates
 from partita.recipes.reading import read_text
@@ -169,10 +169,13 @@ def why_auto(found: Search) -> str:
 
 
 def _explanation(found: Search, known: Costs, objective: str) -> str:
-    """What there is to say of a ranking: of the first plans, of half precision, and of costs that were not measured."""
+    """What there is to say of a ranking: of the first plans, of devices that it leaves, of half precision, and of
+    costs that were not measured."""
     sheet = f"costs are data sheets', not measured: {found.because}" if found.because else ""
+    taken, there = ranks_of(found.best), known.cluster.size
+    some = f"{found.best.name} takes {taken} of {there} devices" if taken < there else ""
     short = half_precision(found, known) if objective != "time-to-loss" else ""
-    return "\n".join(filter(None, (found.explanation, short, sheet)))
+    return "\n".join(filter(None, (found.explanation, some, short, sheet)))
 
 
 def _of_minibatches(

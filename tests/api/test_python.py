@@ -19,7 +19,7 @@ from partita.cost.costs import Costs
 from partita.errors import OptionError, PlanError, TaskError
 from partita.lab import comparison_run, costing, rehearsal
 from partita.plan.memory import Memory, Recompute
-from partita.plan.plan import Plan
+from partita.plan.plan import Plan, ranks_of
 from partita.plan.text import read_plan, write_plan
 from partita.searches.finals import FINALISTS, TIMED_ANYWAY
 from partita.searches.steps_to_loss import MeasuredMinibatch, StepsToLoss
@@ -166,6 +166,17 @@ def test_whoever_takes_auto_is_told_why() -> None:
     told.clear()
     api.plan_of("ddp", graph, cluster, costs=costs, tell=told.append)
     assert not told
+
+
+def test_a_plan_that_leaves_devices_idle_says_so() -> None:
+    """Of six devices four may be best; a reader would look for the other two."""
+    graph = two_layers()
+    for name, said in (("lab-4x100m", True), ("local:1", False)):
+        found = pt.search(graph, name, source="datasheet")
+        taken = ranks_of(found.best)
+        words = f"{found.best.name} takes {taken} of 4 devices"
+        assert (words in found.explanation.splitlines()) == said == (taken < pt.Cluster.load(name).size)
+        assert said or "devices" not in found.explanation
 
 
 def test_what_is_simulated_by_given_costs_is_chosen_by_them(monkeypatch: pytest.MonkeyPatch) -> None:
