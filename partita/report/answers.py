@@ -36,6 +36,7 @@ from partita.report.table import (
 )
 from partita.report.trained import Trained
 from partita.report.verdict import Verdict
+from partita.searches.break_even import in_lines
 from partita.searches.fit import Fit
 from partita.searches.memory_bound import MemoryBound, memory_bound_of
 from partita.searches.objective import DOES, show_objective
@@ -63,7 +64,7 @@ def search_answer(found: Search, graph: Graph, cluster: Cluster) -> Answer:
         f"{show_seconds(found.search_seconds)}"
     )
     minibatches = (minibatch_table(found),) if found.minibatches else ()
-    return Answer(body, (table, *minibatches, found.explanation, *map(str, found.pays), size, *costs))
+    return Answer(body, (table, *minibatches, found.explanation, *in_lines(found.pays), size, *costs))
 
 
 def timeline_answer(timeline: Timeline, graph: Graph, cluster: Cluster, source: str, because: str) -> Answer:

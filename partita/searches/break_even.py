@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache
@@ -38,12 +38,27 @@ class BreakEven:
     own: BytesPerSecond
 
     def __str__(self) -> str:
-        low, high = (show_bandwidth(self.own * factor) for factor in (1 / WIDEST, WIDEST))
         if self.even:
             side = "above" if (self.gain > 1) == (self.even < self.own) else "below"
             here = f"{self.gain:.2f} times as fast here"
             return f"{self.plan}: its codec pays {side} {show_bandwidth(self.even)} ({here})"
-        return f"{self.plan}: its codec {'pays' if self.gain > 1 else 'never pays'} from {low} to {high}"
+        return f"{self.plan}: its codec {'' if self.gain > 1 else 'never '}{self.there}"
+
+    @property
+    def there(self) -> str:
+        """Over which bandwidths the order is the same."""
+        low, high = (show_bandwidth(self.own * factor) for factor in (1 / WIDEST, WIDEST))
+        return f"pays from {low} to {high}"
+
+
+def in_lines(found: Sequence[BreakEven]) -> tuple[str, ...]:
+    """A line for each, but one for all whose codecs pay everywhere, and one for all whose codecs pay nowhere."""
+    lines = [str(one) for one in found if one.even]
+    for gains, word in ((True, "each"), (False, "none")):
+        alike = [one for one in found if not one.even and (one.gain > 1) == gains]
+        plans = ", ".join(one.plan for one in alike)
+        lines += [f"{plans}: {word} of their codecs {alike[0].there}"] if len(alike) > 1 else map(str, alike)
+    return tuple(lines)
 
 
 def without_codecs(plan: Plan) -> Plan:

@@ -18,7 +18,14 @@ from partita.program.instruction import Encode
 from partita.program.program import Program
 from partita.recipes.catalogue import call
 from partita.searches import break_even
-from partita.searches.break_even import all_break_evens, break_even_of, codec_baseline, without_codecs
+from partita.searches.break_even import (
+    BreakEven,
+    all_break_evens,
+    break_even_of,
+    codec_baseline,
+    in_lines,
+    without_codecs,
+)
 from partita.searches.explaining import widened
 from partita.simulator.simulate import simulate
 from partita.wire.codec import SPECS
@@ -95,6 +102,21 @@ def test_what_never_pays_and_what_always_does() -> None:
         assert found.even == 0
         assert words in str(found)
     assert break_even_of(call("ddp", costs.graph, costs.cluster), costs) is None
+
+
+def test_codecs_whose_answer_is_the_same_share_a_line() -> None:
+    """There are 17: where links are quick none pays, which is one thing to read, not 17."""
+    some = BreakEven("ddp(codec=q8)", 1.5, 4e7, 1e8)
+    never = [BreakEven(f"ddp(codec={name})", 0.9, 0.0, 1e8) for name in ("fp16", "topk")]
+    always = [BreakEven("ddp(codec=bf16)", 1.2, 0.0, 1e8)]
+    told = in_lines([never[0], some, *always, never[1]])
+    assert told == (
+        str(some), str(always[0]),
+        "ddp(codec=fp16), ddp(codec=topk): none of their codecs pays from 50 Mbit/s to 12.8 Gbit/s",
+    )  # fmt: skip
+    assert str(always[0]) == "ddp(codec=bf16): its codec pays from 50 Mbit/s to 12.8 Gbit/s"
+    assert str(never[0]) == "ddp(codec=fp16): its codec never pays from 50 Mbit/s to 12.8 Gbit/s"
+    assert in_lines(()) == ()
 
 
 def test_what_all_codecs_are_held_against_is_simulated_once(monkeypatch: pytest.MonkeyPatch) -> None:
