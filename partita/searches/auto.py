@@ -27,7 +27,7 @@ from partita.plan.plan import Plan
 from partita.recipes.catalogue import RECIPES, call
 from partita.searches.best_first import FEW_DEVICES, BestFirst, best_first
 from partita.searches.candidate import Candidate, recipe_of
-from partita.searches.codings import coded, coded_points, lower_bound_of
+from partita.searches.codings import coded, coded_fitting, coded_points, lower_bound_of
 from partita.searches.estimates import Estimates, estimates_of
 from partita.searches.exhaustive import grid, simulated
 from partita.searches.explaining import MOST_RANKS
@@ -246,17 +246,19 @@ def auto(
         rest = with_families(rest, found, estimates, bounds, objective=objective, allow=allow, tell=tell)
     every = (*found, *rest.candidates)
     by_formula = _by_formula(estimates, (*shortlist.points, *rest.points)) if cluster.size > MOST_RANKS else None
-    bound, space = rest.bound, len(estimates.space)
+    bound, space, fitting = rest.bound, len(estimates.space), shortlist.fitting
     if bound == inf:  # no plan fits, so that this is about none: what computing alone takes holds for each
         bound = float(bounds.steps.computing(estimates.space).min())
     if "lossy" in ALLOWED[allow] and objective != "time-to-loss":
         bound, space = min(bound, lower_bound_of(estimates.space, bounds)), space + coded_points(estimates.space)
+        fitting += coded_fitting(estimates, graph, rooms_of(cluster)[estimates.devices.astype(np.int64)])
         for each in _formats(graph, cluster, objective):
             quick = LowerBounds(shortened(graph, FORMATS[each]), cluster, shortlist.measured)
             bound, space = min(bound, float(quick.steps.computing(estimates.space).min())), space + len(estimates.space)
+            fitting += shortlist.fitting  # masters make up for short weights, and TF32 keeps all as it is
     search = ranked(graph, rest.costs, every, (*shortlist.refused, *refused), objective, bound, by_formula)
     return replace(
-        search, search_seconds=time.perf_counter() - begun, space=space, fitting=shortlist.fitting,
+        search, search_seconds=time.perf_counter() - begun, space=space, fitting=fitting,
         clocked=len(found) + rest.clocked,
     )  # fmt: skip
 

@@ -41,6 +41,12 @@ def coded_points(space: Space) -> int:
     return sum(len(codable(space, name)) for name in SPECS)
 
 
+def coded_fitting(estimates: Estimates, graph: Graph, capacity: Reals) -> int:
+    """How many of these points fit, by formula, devices of `capacity` bytes, a number for each point of the grid."""
+    taking = ((name, codable(estimates.space, name)) for name in SPECS)
+    return sum(int((_held(estimates, some, graph, name) <= capacity[some]).sum()) for name, some in taking)
+
+
 def coded(estimates: Estimates, costs: Costs, capacity: Reals, most: int) -> tuple[str, ...]:
     """Calls of the `most` best of these points with each codec, by formula, one of each codec; among those that fit by
     formula, if any do."""
@@ -70,11 +76,17 @@ def held_bytes(name: str, space: Space, graph: Graph) -> Reals:
     return found
 
 
+def _held(estimates: Estimates, some: Ints, graph: Graph, name: str) -> Reals:
+    """Bytes on a rank of `some` points with a codec, by formula."""
+    held: Reals = estimates.memory[some] + held_bytes(name, estimates.space.some(some), graph)
+    return held
+
+
 def _promising(estimates: Estimates, some: Ints, graph: Graph, name: str, capacity: Reals) -> Ints:
     """Those that fit by formula, if any do; of those with stages or divided state as many as are looked at, which are
     the quickest without a codec."""
-    held = estimates.memory[some] + held_bytes(name, estimates.space.some(some), graph)
-    some = some[fits] if (fits := held <= capacity[some]).any() else some
+    fits = _held(estimates, some, graph, name) <= capacity[some]
+    some = some[fits] if fits.any() else some
     divided = (estimates.space.column("pipe")[some] > 1) | (estimates.space.column("shard")[some] > 0)
     rest = some[divided]
     return np.concatenate([some[~divided], rest[np.argsort(estimates.seconds[rest], kind="stable")[:AMONG]]])

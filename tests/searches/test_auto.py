@@ -20,7 +20,7 @@ from partita.recipes.catalogue import RECIPES, call, parse
 from partita.searches import best_first
 from partita.searches.auto import auto, other_recipes, shortlist_of
 from partita.searches.candidate import plainness
-from partita.searches.codings import codable, coded_points
+from partita.searches.codings import codable, coded_fitting, coded_points
 from partita.searches.estimates import Estimates, estimates_of
 from partita.searches.lower_bounds import LowerBounds
 from partita.searches.space import SCHEDULES, SHAPE, Space, least_bucket, space_of, usual
@@ -226,7 +226,18 @@ def test_no_point_with_a_codec_is_below_its_floor() -> None:
     found = auto(shortlist_of(graph, cluster, allow="lossy"), costs, allow="lossy")
     assert found.lower_bound_seconds <= lowest
     assert found.space == len(space) + coded_points(space)
+    assert found.fitting == found.space  # of points that are counted none is taken not to fit for its codec
     assert found.gap >= 0
+
+
+def test_points_with_codecs_are_counted_as_fitting_by_what_codecs_hold() -> None:
+    """A tiny model on cards of 80 GiB was said to fit by one point of twelve: the others were never looked at."""
+    graph, cluster = deep(8), machines(4, 1e5)
+    estimates = shortlist_of(graph, cluster, allow="lossy").estimates
+    most, none = np.full(len(estimates.space), np.inf), np.zeros(len(estimates.space))
+    assert coded_fitting(estimates, graph, most) == coded_points(estimates.space) > 0
+    assert coded_fitting(estimates, graph, none) == 0
+    assert 0 < coded_fitting(estimates, graph, estimates.memory) < coded_points(estimates.space)  # some hold nothing
 
 
 @pytest.mark.parametrize("size", [32, 72])

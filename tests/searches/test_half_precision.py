@@ -56,6 +56,7 @@ def test_both_are_choices_where_plans_may_be_lossy(short: float, tf32: float, be
     assert {one.plan.memory.precision for one in lossy.candidates} >= {Precision.BF16, *(["tf32"] if tf32 else [])}
     assert lossy.lower_bound <= first.timeline.step_seconds < exact.candidates[0].timeline.step_seconds
     assert lossy.space > exact.space
+    assert (exact.fitting, lossy.fitting) == (exact.space, lossy.space)
     least = search(graph, cluster, source="datasheet", allow="lossy", objective="memory")
     assert all(one.plan.memory.precision is not Precision.BF16 for one in least.candidates)
 
