@@ -108,8 +108,8 @@ def verdict_answer(found: Verdict, plan: str) -> Answer:
     body = {("class" if key == "semantics" else key): value for key, value in asdict(found).items()}
     measured = f"{found.max_difference:.3g} apart from {found.against}, tolerance {found.tolerance:.3g}"
     single = (
-        f"in fp32 {found.fp32_difference:.3g} apart; the serial training is {found.control_difference:.3g} from itself "
-        "where it sums in another order"
+        f"in fp32 {found.fp32_difference:.3g} apart; the serial training fed in two halves is "
+        f"{found.control_difference:.3g} from itself"
     )
     if not found.equal:
         why = f"; {found.because}" if found.because else ""

@@ -7,7 +7,8 @@ from dataclasses import asdict, replace
 from partita.api import machines
 from partita.cost.wiring import Wiring
 from partita.program.ledger import Merge
-from partita.report.answers import comparison_answer, doctor_answer, probe_answer
+from partita.report.answers import comparison_answer, doctor_answer, probe_answer, verdict_answer
+from partita.report.verdict import Verdict
 from partita.report.words import findings
 from tests.report.timelines import comparison
 
@@ -50,3 +51,11 @@ def test_how_late_updates_are_is_said_of_plans_that_have_a_ledger() -> None:
     sentence = "3.00 versions late on average, predicted 2.00 (distributions 1.00 apart)"
     assert any(sentence in str(part) for part in comparison_answer(told).text)
     assert any(sentence in finding.text for finding in findings(told) if finding.about == "Staleness")
+
+
+def test_what_fp32_is_compared_with_is_said() -> None:
+    found = Verdict(True, "exact", 1e-12, 1e-9, "one-process training", 1e-7, 2e-7)
+    assert verdict_answer(found, "ddp").text == (
+        "ddp is equal (exact): 1e-12 apart from one-process training, tolerance 1e-09",
+        "in fp32 1e-07 apart; the serial training fed in two halves is 2e-07 from itself",
+    )
