@@ -31,6 +31,9 @@ operators told by what they compute
     bounds             bounds of its values
 what a trace does not see
     conditions         on samples, where one side only raises, or neither matters
+    masks              of samples, that choose rows
+    chosen             such rows
+    by_rows            what functions make of them
     numbers            of samples, as conditions compare them
     successive         whether the next step is the same step
     kept               what a model keeps besides parameters

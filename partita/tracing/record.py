@@ -11,6 +11,7 @@ import torch
 from torch import nn
 from torch._C._autograd import _get_sequence_nr
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
+from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.utils._python_dispatch import _disable_current_modes
 
 from partita.errors import CaptureError
@@ -134,6 +135,11 @@ class Recorder(FakeTensorMode):  # type: ignore[no-untyped-call]
                 return f"{_short(code.co_filename)}:{frame.f_lineno}"
             frame = frame.f_back
         return ""
+
+
+def plain(tensor: torch.Tensor) -> torch.Tensor:
+    """The fake tensor that a functional tensor stands for now."""
+    return tensor.from_functional() if isinstance(tensor, FunctionalTensor) else tensor
 
 
 def _as_run(func: Any, args: Any, result: Any) -> Any:

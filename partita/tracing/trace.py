@@ -24,6 +24,7 @@ from partita.tracing.fused import Fused
 from partita.tracing.hidden_inputs import Varying, exporting, seen_through
 from partita.tracing.kept import changes, own_values, put_back
 from partita.tracing.known import NeedsData
+from partita.tracing.masks import Masks
 from partita.tracing.numbers import Numbers
 from partita.tracing.prepare import (
     Rest,
@@ -40,7 +41,7 @@ from partita.tracing.prepare import (
     untrained,
 )
 from partita.tracing.promote import Promoted
-from partita.tracing.record import ModuleStack, Recorder
+from partita.tracing.record import ModuleStack, Recorder, plain
 from partita.tracing.successive import check_python_random, python_random_state
 
 FEW = 8  # samples that are looked at for themselves, all over the data
@@ -144,21 +145,23 @@ def _step(task: Task, model: nn.Module, leaves: Leaves, rest: Rest, fake: Record
         Fused(),
         Unchecked(),
         Assigned(),
+        Masks(fake) as masks,
     ):
         state, values = python_random_state(), own_values(task, model)
         loss, weight = split_loss(task, task.loss(model, given))
         drawn = python_random_state() != state
+        masks.check_products()
         check_frozen(model, trainable)
         after = untrained(model)
         with _disable_current_modes():
             tangent = fake.from_tensor(torch.ones((), dtype=loss.dtype))
         fake.backward = True
         gradients = _gradients(loss, {name: held[name] for name in trainable}, tangent)
-    check_unchanged(name for name in trainable if _plain(held[name]) is not leaves.parameters[name])
+    check_unchanged(name for name in trainable if plain(held[name]) is not leaves.parameters[name])
     changed = _changed(after, before)
     return Trace(
-        model, fake.calls, leaves.parted(changed), tangent, _plain(loss), None if weight is None else _plain(weight),
-        {name: _plain(g) for name, g in gradients.items()}, changed, changes(task, model, values), drawn,
+        model, fake.calls, leaves.parted(changed), tangent, plain(loss), None if weight is None else plain(weight),
+        {name: plain(g) for name, g in gradients.items()}, changed, changes(task, model, values), drawn,
     )  # fmt: skip
 
 
@@ -183,8 +186,8 @@ def _gradients(loss: torch.Tensor, trained: dict[str, torch.Tensor], tangent: to
 
 def _changed(after: dict[str, torch.Tensor], before: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """What the forward pass has changed of buffers and frozen parameters: the fake tensors that they are now."""
-    plain = {name: _plain(t) for name, t in after.items() if name in before and isinstance(t, FunctionalTensor)}
-    return {name: new for name, new in plain.items() if new is not before[name]}
+    now = {name: plain(t) for name, t in after.items() if name in before and isinstance(t, FunctionalTensor)}
+    return {name: new for name, new in now.items() if new is not before[name]}
 
 
 def _alike(task: Task, batch: int, precision: str) -> tuple[list[torch.Tensor], Rest]:
@@ -256,10 +259,3 @@ def _fake(tensor: torch.Tensor, mode: FakeTensorMode, precision: str) -> torch.T
     with mode, torch.no_grad():
         fake = tensor.detach() if isinstance(tensor, FakeTensor) else mode.from_tensor(tensor.detach())
         return in_precision(fake, precision)
-
-
-def _plain(tensor: torch.Tensor) -> torch.Tensor:
-    """The fake tensor that a functional tensor stands for now."""
-    if not isinstance(tensor, FunctionalTensor):
-        return tensor
-    return tensor.from_functional()
