@@ -21,6 +21,7 @@ operators that are kept whole
     dropped_attention  attention that drops weights
     ctc                connectionist temporal classification
     draws              random numbers by sample
+    quantiles          of what they are drawn from
 operators told by what they compute
     activations        gelu and its like, from their parts
     causal             masks that are plain triangles

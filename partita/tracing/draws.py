@@ -10,6 +10,7 @@ is not the first.
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -23,7 +24,7 @@ from partita.graph.graph import Graph
 from partita.graph.operator import Operator
 from partita.graph.repeats import DRAW, DROPPING, DROPPING_BACKWARD
 from partita.graph.tensor import Affine
-from partita.tracing import dropped_attention
+from partita.tracing import dropped_attention, quantiles
 
 NOTHING: Mapping[int, int] = {}
 EVERYONE = -1
@@ -102,7 +103,7 @@ def keyed_random(target: str, arguments: Sequence[Any], empty: Tensor, uniform: 
     """What `partita.random` computes: the distribution of `target`, with its `arguments`, out of uniform numbers.
 
     `empty` has the result's dtype and device, `uniform` its shape. Raises CaptureError for a distribution that
-    has no such form here (poisson, ...).
+    has no such form here.
     """
     kind, u = target.split(".")[1].removesuffix("_functional").rstrip("_"), uniform.to(empty.device).double()
     numbers = [a for a in arguments if isinstance(a, int | float) and not isinstance(a, bool)]
@@ -118,7 +119,24 @@ def keyed_random(target: str, arguments: Sequence[Any], empty: Tensor, uniform: 
         case "randn" | "randn_like" | "normal":
             given = list(arguments[:2]) if "Tensor" in target else numbers  # a mean, a deviation or both as tensors
             mean, deviation = (given + [0.0, 1.0][len(given) :])[:2]
-            drawn = mean + deviation * torch.special.ndtri(u.clamp(2.0**-25, 1 - 2.0**-25))
+            drawn = mean + deviation * quantiles.normal(u)
+        case "log_normal":
+            mean, deviation = (numbers + [1.0, 2.0][len(numbers) :])[:2]
+            drawn = torch.exp(mean + deviation * quantiles.normal(u))
+        case "cauchy":
+            middle, width = (numbers + [0.0, 1.0][len(numbers) :])[:2]
+            drawn = middle + width * torch.tan(torch.pi * (quantiles.inner(u) - 0.5))
+        case "geometric":
+            drawn = (torch.log1p(-u) / math.log1p(-numbers[0])).floor() + 1 if numbers[0] < 1 else torch.ones_like(u)
+        case "_standard_gamma":
+            drawn = quantiles.log_gamma(arguments[0], u).exp().clamp_min(torch.finfo(empty.dtype).tiny)
+        case "_sample_dirichlet":
+            ends = torch.finfo(empty.dtype)
+            drawn = quantiles.log_gamma(arguments[0], u).softmax(-1).clamp(ends.tiny, 1 - ends.eps / 2)
+        case "poisson":
+            drawn = quantiles.poisson(arguments[0], u)
+        case "binomial":
+            drawn = quantiles.binomial(arguments[0], arguments[1], u)
         case "exponential":
             drawn = -torch.log1p(-u) / (numbers[0] if numbers else 1.0)
         case "randint" | "randint_like":
@@ -155,7 +173,7 @@ def check_keyed(target: str, made: Any) -> None:
 def _unkeyed(target: str) -> CaptureError:
     return CaptureError(
         f"{target} has no keyed form, by which every plan draws the same, so it cannot be verified, nor trained with "
-        "--deterministic; draw with rand, randn, bernoulli or multinomial"
+        "--deterministic; draw with rand, randn, bernoulli, multinomial or the like"
     )
 
 

@@ -96,6 +96,9 @@ X = torch.zeros(3)
         ("aten.randperm.default", (3,), (0.9, 0.1, 0.5), (1.0, 2.0, 0.0)),
         ("aten.exponential_.default", (X, 2.0), (0.0, 0.5, 0.75), (0.0, 0.34657359, 0.69314718)),
         ("aten.exponential_.default", (X,), (0.0, 0.5, 0.75), (0.0, 0.69314718, 1.38629436)),
+        ("aten.log_normal.default", (X, 0.5, 2.0), (0.5, 0.84134475, 0.15865525), (1.6487213, 12.1824940, 0.2231302)),
+        ("aten.cauchy_.default", (X, 1.0, 2.0), (0.25, 0.5, 0.75), (-1.0, 1.0, 3.0)),
+        ("aten.geometric_.default", (X, 0.25), (0.0, 0.3, 0.5), (1.0, 2.0, 3.0)),
         ("aten.normal_.default", (X, 2.0), (0.5, 0.84134475, 0.15865525), (2.0, 3.0, 1.0)),
         ("aten.normal_.default", (X, 2.0, 3.0), (0.5, 0.84134475, 0.15865525), (2.0, 5.0, -1.0)),
         ("aten.multinomial.default", (torch.tensor([0.0, 1, 0, 3]), 3, True), (0.0, 0.25, 0.99), (1.0, 3.0, 3.0)),
@@ -212,8 +215,63 @@ def test_outcomes_that_are_not_put_back_are_drawn_by_what_is_left() -> None:
 
 
 def test_a_distribution_without_a_keyed_form_is_told() -> None:
-    with KeyedDraws(5, 1, range(2)), pytest.raises(CaptureError, match=r"poisson.* has no keyed form"):
-        torch.poisson(torch.ones(2))
+    with pytest.raises(CaptureError, match=r"aten.unheard.default has no keyed form"):
+        keyed_random("aten.unheard.default", (X,), X, X)
+
+
+EVENLY = (torch.arange(20_000, dtype=torch.float64) + 0.5) / 20_000
+LAWS = torch.distributions
+
+
+@pytest.mark.parametrize(
+    ("target", "arguments", "law"),
+    [
+        ("_standard_gamma", (0.05,), LAWS.Gamma(0.05, 1.0)),
+        ("_standard_gamma", (0.7,), LAWS.Gamma(0.7, 1.0)),
+        ("_standard_gamma", (250.0,), LAWS.Gamma(250.0, 1.0)),
+        ("poisson", (0.0,), LAWS.Poisson(0.0)),
+        ("poisson", (0.3,), LAWS.Poisson(0.3)),
+        ("poisson", (700.0,), LAWS.Poisson(700.0)),
+        ("binomial", (9.0, 0.2), LAWS.Binomial(9, torch.tensor(0.2))),
+        ("binomial", (4.0, 1.0), LAWS.Binomial(4, torch.tensor(1.0))),
+    ],
+)
+def test_evenly_spaced_chances_give_a_distribution_s_mean_and_variance(
+    target: str, arguments: tuple[float, ...], law: Any
+) -> None:
+    given = tuple(torch.full_like(EVENLY, number) for number in arguments)
+    drawn = keyed_random(f"aten.{target}.default", given, EVENLY, EVENLY)
+    assert float(drawn.mean()) == pytest.approx(float(law.mean), rel=1e-3)
+    assert float(drawn.var()) == pytest.approx(float(law.variance), rel=0.01)
+    assert (drawn.diff() >= 0).all()
+
+
+def test_poisson_s_numbers_are_those_that_its_chances_say() -> None:
+    """exp(-2) = 0.1353, 0.4060 and 0.6767 are the chances of at most 0, 1 and 2."""
+    chances = torch.tensor([0.0, 0.135, 0.136, 0.405, 0.407, 0.676, 0.677, 1 - 2.0**-24], dtype=torch.float64)
+    drawn = keyed_random("aten.poisson.default", (torch.full((8,), 2.0),), torch.zeros(8), chances)
+    assert drawn[:7].tolist() == [0, 0, 1, 1, 2, 2, 3]
+    assert 10 < drawn[7] < 20
+
+
+def test_parts_of_a_whole_are_drawn_by_their_weights() -> None:
+    weights = torch.tensor([0.2, 1.0, 3.0]).expand(4000, 3)
+    with KeyedDraws(5, 1, range(4000)):
+        drawn = torch._sample_dirichlet(weights)
+    assert torch.allclose(drawn.sum(-1), torch.ones(4000), atol=1e-6)
+    assert drawn.min() > 0
+    assert torch.allclose(drawn.mean(0), weights[0] / 4.2, atol=0.02)
+    for place, weight in enumerate((0.2, 1.0, 3.0)):
+        share = weight / 4.2
+        assert float(drawn[:, place].var()) == pytest.approx(share * (1 - share) / 5.2, rel=0.1)
+
+
+def mixed(model: Any, batch: list[torch.Tensor]) -> torch.Tensor:
+    """Each sample with its noise, as much as a Beta distribution says (mixup's), and a policy of one."""
+    share = torch.distributions.Beta(0.2, 0.4).sample((len(batch[0]), 1)).to(batch[0])
+    scores = model(share * batch[0] + (1 - share) * torch.poisson(batch[0].abs()))
+    action = torch.distributions.Gamma(F.softplus(scores) + 0.1, torch.ones_like(scores)).rsample()
+    return F.cross_entropy(scores, batch[1]) + (action - 1).square().mean()
 
 
 def chosen(model: Any, batch: list[torch.Tensor]) -> torch.Tensor:
@@ -229,7 +287,7 @@ def picked(model: Any, batch: list[torch.Tensor]) -> torch.Tensor:
     return F.cross_entropy(model(batch[0] * torch.zeros_like(batch[0]).scatter(1, kept, 1.0)), batch[1])
 
 
-@pytest.mark.parametrize("loss", [chosen, picked])
+@pytest.mark.parametrize("loss", [chosen, picked, mixed])
 @pytest.mark.parametrize("plan", ["ddp(microbatches=2)", "gpipe(stages=2)"])
 def test_what_chooses_at_random_is_the_same_under_every_plan(plan: str, loss: Any) -> None:
     task, machines = replace(perceptron(), loss=loss), cluster_of(2)
