@@ -168,15 +168,34 @@ def test_fifty_steps_are_the_delayed_recurrence(delay: int) -> None:
     assert abs(float(states[0].leaves["w"])) == pytest.approx(theirs[-1], rel=1e-12)
 
 
+@pytest.mark.parametrize("delay", [1, 2, 3])
+@pytest.mark.parametrize("warmup", [1, 4])
+def test_every_gradient_enters_once_across_the_switch(delay: int, warmup: int) -> None:
+    """DP-30, K = 1 and then delay + 1: as many steps apply nothing as gradients are late, those after it each the one
+    of so many steps ago, and in the end all that were computed have been applied, each once."""
+    rate, steps = 0.1, 14
+    states, seen = rolled(f"pipe_sgd(staleness={delay},warmup={warmup})", rate, steps)
+    at = [1.0]
+    for t in range(steps - 1):
+        late = at[t] if t < warmup else 0.0 if t < warmup + delay else at[t - delay]
+        at.append(at[t] - rate * late)
+    assert seen == pytest.approx(at, rel=1e-12)
+    assert float(states[0].leaves["w"]) == pytest.approx(1 - rate * sum(seen), rel=1e-12)
+
+
 def test_a_width_of_one_is_lockstep() -> None:
-    """DP-30: K = 1 is DP-02, to the bit."""
+    """DP-30: K = 1 is DP-02, to the bit; K = 2 is not."""
     task, machines = perceptron(), cluster_of(3)
     graph = capture(task)
-    ends = [
+    lockstep, one, two = (
         train_in_process(Workload(task, graph), call(plan, graph, machines), machines, 5)[0][0].leaves
-        for plan in ("ddp(bucket_bytes=200,first_bucket_bytes=200)", "pipe_sgd(staleness=0,bucket_bytes=200)")
-    ]
-    assert difference(*ends) <= 1e-6
+        for plan in (
+            "ddp(bucket_bytes=200,first_bucket_bytes=200)", "pipe_sgd(staleness=0,bucket_bytes=200)",
+            "pipe_sgd(bucket_bytes=200)",
+        )
+    )  # fmt: skip
+    assert all(torch.equal(one[p.name], lockstep[p.name]) for p in graph.parameters)
+    assert difference(two, lockstep) > 1e-3
 
 
 @pytest.mark.parametrize(("delay", "bound"), [(0, 2.0), (1, 1.0), (2, 0.618), (3, 0.445)])

@@ -38,10 +38,11 @@ def plan_of(graph: Graph, text: str) -> Plan:
     return call(text, graph, cluster_of(SIZE))
 
 
-def test_springs_conserve_the_sum_and_contract(task: Task, graph: Graph) -> None:
+@pytest.mark.parametrize("alpha", [0.15, 0.35, 0.45])
+def test_springs_conserve_the_sum_and_contract(task: Task, graph: Graph, alpha: float) -> None:
     """DP-19: zero gradients; the sum of workers and centre stays (1e-12), their distance shrinks by 1 - (p + 1) alpha
-    an exchange, and all end at the mean of all."""
-    alpha, plan = 0.15, plan_of(graph, "easgd(period=1,rate=0.15)")
+    an exchange, and all end at the mean of all, exactly below alpha = 2 / (p + 1)."""
+    plan = plan_of(graph, f"easgd(period=1,rate={alpha})")
     ranks, began = drifting(task, graph, plan, 0, own=False)
     start = weights(ranks, Space.ANCHOR)[0]
     total, apart = began.sum(0) + start, began.mean(0) - start
@@ -53,7 +54,8 @@ def test_springs_conserve_the_sum_and_contract(task: Task, graph: Graph) -> None
         shrunk = (1 - (SIZE + 1) * alpha) ** rounds * apart
         assert float((x.mean(0) - centre[0] - shrunk).abs().max()) <= 1e-12
     ranks, _ = drifting(task, graph, plan, 100, own=False)
-    assert float((weights(ranks) - total / (SIZE + 1)).abs().max()) <= 1e-6
+    settled = float((weights(ranks) - total / (SIZE + 1)).abs().max()) <= 1e-6
+    assert settled is (alpha < 2 / (SIZE + 1))
 
 
 @pytest.mark.parametrize("name", ["easgd", "eamsgd"])

@@ -126,14 +126,24 @@ def test_where_folding_loses_to_a_ring() -> None:
         assert (alone("halving", 6, alpha, n) < alone("ring", 6, alpha, n)) is folding
 
 
-def test_the_switch_between_a_ring_and_nodes() -> None:
-    """CO-07: with slow messages only between nodes, 2(p/k-1) of them beat 2(p-1)."""
-    one = all_reduce("hierarchical(4)", 16)
-    loads = loads_of(one, 16_000, 1)
-    wait = np.array([100.0 * (load.source // 4 != load.target // 4) for load in loads])
-    ways = [[2 * load.source, 2 * load.target + 1] for load in loads]
-    found = makespan(loads, ways, wait, np.ones(32))
-    assert found == pytest.approx(2 * (16 / 4 - 1) * 100 + 2 * 15 / 16 * 16_000)
+@pytest.mark.parametrize(("ranks", "width"), [(16, 4), (12, 3), (8, 2)])
+@pytest.mark.parametrize(("inside", "across"), [(0.0, 0.0), (0.0, 100.0), (1.0, 100.0), (100.0, 100.0)])
+@pytest.mark.parametrize("each", [1, 1000])
+def test_the_switch_between_a_ring_and_nodes(ranks: int, width: int, inside: float, across: float, each: int) -> None:
+    """CO-07: 2(k-1) a_intra + 2(p/k-1) a_inter + 2(p-1)/p n b against a ring's 2(p-1) a_inter + 2(p-1)/p n b: the same
+    bytes in fewer slow messages, so that the closed forms meet where neither message costs anything, at no size."""
+    closed_forms = {
+        f"hierarchical({width})": 2 * (width - 1) * inside + 2 * (ranks // width - 1) * across,
+        "ring": 2 * (ranks - 1) * across,
+    }
+    for name, waits in closed_forms.items():
+        loads = loads_of(all_reduce(name, ranks), ranks * each, 1)
+        wait = np.array([inside if load.source // width == load.target // width else across for load in loads])
+        ways = [[2 * load.source, 2 * load.target + 1] for load in loads]
+        found = makespan(loads, ways, wait, np.ones(2 * ranks))
+        assert found == pytest.approx(waits + 2 * (ranks - 1) * each, rel=1e-9)
+    nodes, ring = closed_forms.values()
+    assert (nodes < ring) is (across > 0)
 
 
 @pytest.mark.parametrize("slow", [0, 1])

@@ -122,11 +122,12 @@ def test_softsync_is_as_stale_as_its_n(workers: int, n: int) -> None:
     assert max(found) <= 2 * n + 1
 
 
-@pytest.mark.parametrize("staleness", [0, 2, 8])
+@pytest.mark.parametrize("staleness", [0, 2, 8, 30, 40, 60])
 def test_a_lasting_straggler_holds_bounded_staleness_back(staleness: int) -> None:
-    """DP-14, C12: when a worker three times slower has ended its clock N, updates / 4N = 1 + 3 min(s, 2N) / 4N."""
+    """DP-14, C12: when a worker three times slower has ended its clock N, updates / 4N = 1 + 3 min(s, 2N) / 4N: from
+    s = 2N on nobody was held back."""
     clocks = 20
-    ledger = simulated(f"ssp(staleness={staleness})", 1, 1, 1, 1 / 3).ledger
+    ledger = simulated(f"ssp(staleness={staleness})", 1, 1, 1, 1 / 3, rounds=4 * clocks).ledger
     bucket = ledger[0].bucket
     merges = [merge for merge in ledger if merge.bucket == bucket]
     last = next(i for i, merge in enumerate(merges) if (merge.worker, merge.turn) == (3, clocks - 1))
@@ -147,15 +148,18 @@ def _pairs(merges: list[Merge]) -> list[tuple[Merge, Merge]]:
 
 
 def test_more_servers_take_their_part_of_the_time_until_the_workers_own_port_binds() -> None:
-    """DP-07: messages rule; with k servers of k ports a step takes 1 / k of what one takes, while k is below p."""
+    """DP-07: messages rule; with k servers of k ports a step takes 1 / k of what one takes, while k is no more than p;
+    with more it takes what a worker's own port does."""
     graph, seconds = layers(64, batch=24), []
-    for servers in (1, 2, 4):
+    for servers in (1, 2, 4, 8):
         place = Cluster("thin", Group("root", (Device(cores=1.0),) * (4 + servers), (Link(1e5, 0.0),) * (4 + servers)))
-        program = program_by(f"ps_sync(servers={servers},bucket_bytes=256)", graph, place)
+        program = program_by(f"ps_sync(servers={servers},bucket_bytes=64)", graph, place)
         costs = priced(graph, place, sorted({segment.batch for segment in program.segments}), operator=1e-9)
         seconds.append(simulate(program, costs).step_seconds)
     assert seconds[0] / seconds[1] == pytest.approx(2, rel=0.1)
-    assert seconds[0] / seconds[2] == pytest.approx(4, rel=0.25)
+    assert seconds[0] / seconds[2] == pytest.approx(4, rel=0.1)
+    assert seconds[2] == pytest.approx(seconds[3], rel=0.1)
+    assert min(seconds) >= graph.trained_bytes / 1e5
 
 
 def test_samples_count_between_the_first_to_start_and_the_first_to_end() -> None:
