@@ -200,7 +200,10 @@ def test_what_a_command_reads_is_not_written_over(
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (("train", "absent.py:task", "--cluster", "h100-dgx-x4", "--plan", "ddp", "--steps", "2"), "is more than one machine;"),
+        (
+            ("train", "absent.py:task", "--cluster", "h100-dgx-x4", "--plan", "ddp", "--steps", "2"),
+            "is more than one machine;",
+        ),
         (("compare", "absent.py:task", "--cluster", "h100-dgx-x4", "--plans", "ddp"), "is more than one machine;"),
         (("capture", "absent.py:task", "-o", "graph.txt"), "files that end in .json"),
         (
