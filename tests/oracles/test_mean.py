@@ -66,26 +66,32 @@ def balanced(model: Any, batch: Any) -> Any:
     return F.cross_entropy(found, batch[1]) + 1e-5 * found.softmax(-1).mean(0).pow(2).sum()
 
 
-@pytest.mark.parametrize("loss", [contrastive, summed, over_some, penalised, balanced])
-def test_a_loss_that_is_no_mean_is_told_of(loss: Any) -> None:
-    task, machines = replace(perceptron(), loss=loss), cluster_of(2)
-    found = checked(task, lambda graph: call("ddp", graph, machines), machines)
-    assert not found["equal"]
-    assert "is not the mean over its samples" in found["because"]
-    assert "return (sum, weight)" in found["because"]
-    alone = checked(task, lambda graph: call("single", graph, machines), machines)
-    assert (alone["equal"], alone["because"]) == (True, "")
+PAIR = "return (sum, weight)"
 
 
-@pytest.mark.parametrize("loss", [mean_with_its_weight, beside_others])
-def test_a_pair_that_is_no_sum_with_its_weight_is_told_otherwise(loss: Any) -> None:
+@pytest.mark.parametrize(
+    ("loss", "of", "mend"),
+    [
+        *(
+            (loss, "samples", f"{PAIR} for a sum or a mean over tokens")
+            for loss in (contrastive, summed, over_some, penalised, balanced)
+        ),
+        *(
+            (loss, "weights", "return a sum, not a mean, with its weight")
+            for loss in (mean_with_its_weight, beside_others)
+        ),
+    ],
+)
+def test_a_loss_that_is_no_mean_is_told_of(loss: Any, of: str, mend: str) -> None:
     """Who returns (sum, weight) is not told to do so."""
     task, machines = replace(perceptron(), loss=loss), cluster_of(2)
     found = checked(task, lambda graph: call("ddp", graph, machines), machines)
     assert not found["equal"]
-    assert "is not the mean over its weights" in found["because"]
-    assert "return a sum, not a mean, with its weight, mask what pads" in found["because"]
-    assert "return (sum, weight)" not in found["because"]
+    assert f"is not the mean over its {of}" in found["because"]
+    assert f"{mend}, mask what pads" in found["because"]
+    assert (PAIR in found["because"]) == (PAIR in mend)
+    alone = checked(task, lambda graph: call("single", graph, machines), machines)
+    assert (alone["equal"], alone["because"]) == (True, "")
 
 
 @pytest.mark.parametrize("loss", [contrastive, with_its_weight])
