@@ -108,7 +108,7 @@ class Task:
                 continue
             made = name == "model" and not isinstance(given, type) and hasattr(given, "named_parameters")
             if made or not callable(given):
-                what = f"a {type(given).__name__}" + (" that is made already" if made else "")
+                what = f"of type {type(given).__name__}" + (", and made already" if made else "")
                 raise TaskError(f"Task.{name} is {what}; give a function{MAKES[name]}")
 
     def _length(self, name: str) -> int:
@@ -128,7 +128,7 @@ class Task:
             )
         streams = any(kind.__name__ == "IterableDataset" for kind in type(data).__mro__)
         if streams or not hasattr(data, "__getitem__"):
-            raise TaskError(f"Task.{name} of {self.name!r} is a {type(data).__name__}; {STYLE}")
+            raise TaskError(f"Task.{name} of {self.name!r} is of type {type(data).__name__}; {STYLE}")
         return length
 
 
@@ -217,9 +217,11 @@ def _made(spec: str) -> Task:
     if isinstance(found, Task):
         return found
     if not callable(found):
+        hint = "name the function that returns a Task, or a Task"
+        if found is not None:
+            raise TaskError(f"{place} has {name!r}, of type {type(found).__name__}; {hint}")
         near = did_you_mean(name, [each for each in vars(module) if not each.startswith("_")])
-        hint = near or "name the function that returns a Task, or a Task"
-        raise TaskError(f"{place} has no function {name!r}; {hint}")
+        raise TaskError(f"{place} has no function {name!r}; {near or hint}")
     with users_code(spec, "it takes no arguments and returns a partita.Task", TaskError):
         task = found()
     if not isinstance(task, Task):

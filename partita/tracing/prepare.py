@@ -281,15 +281,15 @@ def split_loss(task: Task, value: Any) -> tuple[torch.Tensor, torch.Tensor | Non
         if not isinstance(weight, torch.Tensor):
             if not isinstance(weight, int | float):
                 raise TaskError(
-                    f"the loss of {task.name!r} returns a pair whose second part is a {type(weight).__name__}; return "
-                    "the scalar loss alone, or (sum of losses, their weight)"
+                    f"the loss of {task.name!r} returns a pair whose second part is of type {type(weight).__name__}; "
+                    "return the scalar loss alone, or (sum of losses, their weight)"
                 )
             weight = torch.full((), float(weight))
         if weight.numel() != 1:
             raise TaskError(f"the weight of {task.name!r} has shape {list(weight.shape)}; return two scalars")
     if not isinstance(value, torch.Tensor):
         raise TaskError(
-            f"the loss of {task.name!r} is a {type(value).__name__}; return a scalar tensor or (sum, weight)"
+            f"the loss of {task.name!r} is of type {type(value).__name__}; return a scalar tensor or (sum, weight)"
         )
     if value.numel() != 1 or not value.is_floating_point():
         raise TaskError(

@@ -214,8 +214,8 @@ def _seen(mine: Any, others: list[Any]) -> Any:
     nothing can stand for what is None in some."""
     if other := next((type(one) for one in others if type(one) is not type(mine)), None):
         raise CaptureError(
-            f"a part of the batch that is no tensor is a {type(mine).__name__} in one batch and a {other.__name__} in "
-            "another; make it a tensor that is always there to have it traced"
+            f"a part of the batch that is no tensor is of type {type(mine).__name__} in one batch and of type "
+            f"{other.__name__} in another; make it a tensor that is always there to have it traced"
         )
     return mine if all(_same(mine, one) for one in others) else Varying(type(mine))
 

@@ -133,8 +133,16 @@ FIELDS: list[tuple[str, Any, str]] = [
     ("name", " ", "Task.name is ' '; give a name"),
     ("name", "a\x1b[31m", r"Task.name is 'a\\x1b\[31m'; give a name, a printable text"),
     ("data", [], "Task.data of 'cell' holds no samples; give 12 or more"),
-    ("model", nn.Linear(6, 3), r"Task.model is a Linear that is made already; give a function that makes the module"),
-    ("data", Stream(), "Task.data of 'cell' is a Stream; give a map-style dataset, with __len__ and a __getitem__"),
+    (
+        "model",
+        nn.Linear(6, 3),
+        r"Task.model is of type Linear, and made already; give a function that makes the module",
+    ),
+    (
+        "data",
+        Stream(),
+        "Task.data of 'cell' is of type Stream; give a map-style dataset, with __len__ and a __getitem__",
+    ),
     ("data", torch.utils.data.DataLoader(Numbers()), "is a DataLoader; give its dataset, and batch_size to the Task"),
     ("batch_size", True, "Task.batch_size is True"),
 ]
@@ -211,5 +219,7 @@ def test_a_folder_may_be_a_path(tmp_path: Path) -> None:
 @pytest.mark.parametrize("second", [{"accuracy": 1.0}, None, "text"])
 def test_what_a_loss_returns_beside_itself_is_named(second: Any) -> None:
     task = replace(perceptron(), name="beside", loss=lambda model, batch: (model(batch[0]).mean(), second))
-    with pytest.raises(TaskError, match=f"second part is a {type(second).__name__}; return the scalar loss alone"):
+    with pytest.raises(
+        TaskError, match=f"second part is of type {type(second).__name__}; return the scalar loss alone"
+    ):
         pt.capture(task)

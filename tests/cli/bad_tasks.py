@@ -13,6 +13,8 @@ from torch import nn
 from partita.task import Task
 from tests.small import Numbers, perceptron
 
+A_NUMBER = 7
+
 
 def with_(**changes: Any) -> Task:
     return replace(perceptron(), **changes)

@@ -16,6 +16,7 @@ TASKS = Path(__file__).with_name("bad_tasks.py")
 # number in the list -> function of bad_tasks.py, what is said
 MODELS = {
     "2": ("absent", "has no function 'absent'; name the function that returns a Task"),
+    "2 value": ("A_NUMBER", "has 'A_NUMBER', of type int; name the function that returns a Task"),
     "2 raises": ("fails", "failed (RuntimeError: my own bug); it takes no arguments and returns a partita.Task"),
     "2 leaves": ("leaves", "failed (SystemExit: 0); it takes no arguments"),
     "2 arguments": ("wants", "failed (TypeError: wants() missing 1 required positional argument"),
@@ -28,7 +29,7 @@ MODELS = {
     "6": ("other_inputs", "make task.loss(task.model(), batch) work on its own first"),
     "7 scalar": ("no_scalar", "return one float, the mean over the samples"),
     "7 detached": ("detached", "is detached from the parameters"),
-    "7 tensor": ("no_tensor", "is a float; return a scalar tensor or (sum, weight)"),
+    "7 tensor": ("no_tensor", "is of type float; return a scalar tensor or (sum, weight)"),
     "10": ("changes_a_parameter", "'inner.weight' in place; bound what it reads instead, in forward() (weight.clamp("),
     "14": ("sparse", "is sparse or quantized; make it a dense float tensor"),
     "47 empty": ("no_samples", "holds no samples; give 12 or more"),

@@ -399,7 +399,7 @@ BAD: dict[str, tuple[Any, Any, Any, type[Exception], str]] = {
     "detached": (linear, lambda m, b: m(b[0]).detach().mean(), None, TaskError, "detached"),
     "no float": (linear, lambda m, b: m(b[0]).argmax(), None, TaskError, r"shape \[\] and dtype torch.int64"),
     "two weights": (linear, lambda m, b: (m(b[0]).sum(), torch.ones(2)), None, TaskError, "return two scalars"),
-    "no tensor": (linear, lambda m, b: 0.5, None, TaskError, "is a float"),
+    "no tensor": (linear, lambda m, b: 0.5, None, TaskError, "is of type float"),
     "missing input": (linear, lambda m, b: m().mean(), None, CaptureError, "missing 1 required positional argument"),
     "wrong shape": (lambda: nn.Linear(5, 3), classify, None, CaptureError, "2x6 and 5x3"),
     "ragged": (linear, classify, [torch.zeros(i + 1) for i in range(8)], TaskError, "could not be made a batch"),
