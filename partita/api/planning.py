@@ -34,7 +34,7 @@ from partita.recipes.fastest import candidates
 from partita.recipes.reading import read_text
 from partita.report.given import check_allow
 from partita.report.notebook import ShownSearch, shown_search
-from partita.searches.auto import auto, shortlist_of
+from partita.searches.auto import auto
 from partita.searches.break_even import all_break_evens, codec_baseline
 from partita.searches.finals import finals, plainest
 from partita.searches.half_precision import half_precision
@@ -42,6 +42,7 @@ from partita.searches.learners import Learners, learners_of, with_learners
 from partita.searches.minibatches import over_minibatches
 from partita.searches.objective import ALLOWED, check_objective
 from partita.searches.search import Search
+from partita.searches.shortlist import shortlist_of
 from partita.searches.space import usual
 from partita.searches.steps_of_plans import StepsOfPlans
 from partita.searches.steps_to_loss import StepsToLoss

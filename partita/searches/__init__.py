@@ -2,6 +2,7 @@
 
 what is asked
     auto              the search behind `--plan auto`
+    shortlist         the points of a grid that are worth simulating
     finals            the same where costs can be measured
     search            Search: plans ranked
     ranking           their order, bound and explanation

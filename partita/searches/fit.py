@@ -17,12 +17,12 @@ from partita.lowering.lower import check_lowered
 from partita.plan.memory import Precision
 from partita.plan.plan import Plan
 from partita.recipes.catalogue import call
-from partita.searches.auto import shortlist_of
 from partita.searches.footprint import rooms_of
 from partita.searches.half_precision import rounded
 from partita.searches.memory_bound import MemoryBound, memory_bound_of
 from partita.searches.peaks import ERROR, peaks_of
-from partita.units import Bytes, show_bytes
+from partita.searches.shortlist import Listed, shortlist_of
+from partita.units import Bytes, Seconds, show_bytes
 
 HALVINGS: Final = 2
 # Times its memory that a device may need by a formula corrected by what the clock said of the plans before, for a plan
@@ -71,25 +71,22 @@ class Fit:
 @dataclass(frozen=True)
 class Way:
     """The best plans by formula of one way to train, best first with the last one the smallest, and the words that ask
-    for it; `slower` are their steps as parts of the fastest plan's, `memory` their peaks, by formula."""
+    for it; `fastest` is a step of the fastest plan, were memory no matter."""
 
     words: str
     graph: Graph
-    plans: tuple[Plan, ...]
-    slower: tuple[float, ...]
-    memory: tuple[float, ...]
+    listed: tuple[Listed, ...]
+    fastest: Seconds
 
     def in_half_precision(self, cluster: Cluster) -> Way:
         """The same plans in bf16, those of them that apply."""
-        plans, places = list[Plan](), list[int]()
-        for place, plan in enumerate(self.plans):
+        listed = list[Listed]()
+        for each in self.listed:
             with suppress(InputError):
-                short = call(rounded(plan.name, Precision.BF16), self.graph, cluster)
+                short = call(rounded(each.plan.name, Precision.BF16), self.graph, cluster)
                 check_lowered(self.graph, short, cluster)
-                plans.append(short)
-                places.append(place)
-        slower, memory = (tuple(each[place] for place in places) for each in (self.slower, self.memory))
-        return replace(self, plans=tuple(plans), slower=slower, memory=memory)
+                listed.append(replace(each, plan=short))
+        return replace(self, listed=tuple(listed))
 
 
 def fit_of(plan: Plan, graph: Graph, cluster: Cluster) -> Fit:
@@ -117,7 +114,7 @@ def fit(graph: Graph, cluster: Cluster, plan: Plan | None) -> Fit:
         return asked
     least: Fit | None = None
     for way in _ways(graph, cluster):
-        asked = asked or fit_of(way.plans[0], graph, cluster)
+        asked = asked or fit_of(way.listed[0].plan, graph, cluster)
         best, smallest, slower = _fitting(way, cluster, asked)
         if best is not None:
             return replace(asked, change=f"{way.words}use --plan '{best.plan.name}'", slower=slower)
@@ -136,13 +133,12 @@ def _ways(graph: Graph, cluster: Cluster) -> Iterator[Way]:
             found = shortlist_of(smaller, cluster, tight=True)
         except PlanError:
             continue
-        parts = tuple(seconds / found.fastest for seconds in found.seconds)
         words = f"train with a minibatch of {batch >> halving} and " if halving else ""
-        if found.plans:
-            yield Way(words, smaller, found.plans, parts, found.memory)
+        if found.listed:
+            yield Way(words, smaller, found.listed, found.fastest)
         if not halving:
-            whole = Way("compute in half precision and ", graph, found.plans, parts, found.memory)
-    if whole and wide_of(graph) == "float32" and (short := whole.in_half_precision(cluster)).plans:
+            whole = Way("compute in half precision and ", graph, found.listed, found.fastest)
+    if whole and wide_of(graph) == "float32" and (short := whole.in_half_precision(cluster)).listed:
         yield short
 
 
@@ -150,14 +146,14 @@ def _fitting(way: Way, cluster: Cluster, asked: Fit | None = None) -> tuple[Fit 
     """The first plan that fits, if any, else the smallest one, and what the former loses by formula. Plans are left out
     that do not fit by a formula as far off as it was for those before; one that was `asked` about is known."""
     rooms, smallest, off = rooms_of(cluster), None, 0.0
-    for plan, slower, formula in zip(way.plans, way.slower, way.memory, strict=True):
-        memory = rooms[plan.mesh.size]
-        if formula * off > NEAR * memory and (plan is not way.plans[-1] or formula * off > HOPELESS * memory):
+    for one in way.listed:
+        plan, memory, needs = one.plan, rooms[one.plan.mesh.size], one.memory * off
+        if needs > NEAR * memory and (one is not way.listed[-1] or needs > HOPELESS * memory):
             continue
         each = asked if asked and not way.words and asked.plan == plan else fit_of(plan, way.graph, cluster)
         if each.fits:
-            return each, each, slower
-        off = max(off, max(each.used) / formula)
+            return each, each, one.seconds / way.fastest
+        off = max(off, max(each.used) / one.memory)
         smallest = min(smallest or each, each, key=lambda one: one.needed)
     assert smallest is not None
     return None, smallest, 0.0
@@ -175,8 +171,7 @@ def _beyond(least: Fit, graph: Graph, cluster: Cluster) -> str:
             found = shortlist_of(graph, larger, tight=True)
         except PlanError:
             return words
-        way = Way("", graph, found.plans, found.seconds, found.memory)
-        best = _fitting(way, larger)[0] if found.plans else None
+        best = _fitting(Way("", graph, found.listed, found.fastest), larger)[0] if found.listed else None
         if best is not None:
             return f"{words}, or take {larger.size} such devices and use --plan '{best.plan.name}'"
     return words

@@ -18,11 +18,12 @@ from partita.plan.plan import Plan
 from partita.plan.schedule import Order
 from partita.recipes.catalogue import RECIPES, call, parse
 from partita.searches import best_first
-from partita.searches.auto import auto, other_recipes, shortlist_of
+from partita.searches.auto import auto
 from partita.searches.candidate import plainness
 from partita.searches.codings import codable, coded_fitting, coded_points
 from partita.searches.estimates import Estimates, estimates_of
 from partita.searches.lower_bounds import LowerBounds
+from partita.searches.shortlist import other_recipes, shortlist_of
 from partita.searches.space import SCHEDULES, SHAPE, Space, least_bucket, space_of, usual
 from partita.searches.stage_cuts import cuts_of, even_cuts
 from partita.simulator.simulate import simulate
@@ -110,8 +111,8 @@ def test_plans_of_batches_that_none_looked_at_had_are_ranked() -> None:
     shortlist = shortlist_of(graph, cluster)
     best = auto(shortlist, datasheet_costs(graph, cluster, (1, 2, 3, 4, 8))).best
     known = set(sizes_of(best, graph))
-    slow = next(plan for plan in shortlist.plans if not known & set(sizes_of(plan, graph)))
-    found = auto(replace(shortlist, plans=(slow,)), datasheet_costs(graph, cluster, tuple(sizes_of(slow, graph))))
+    slow = next(each for each in shortlist.listed if not known & set(sizes_of(each.plan, graph)))
+    found = auto(replace(shortlist, listed=(slow,)), datasheet_costs(graph, cluster, tuple(sizes_of(slow.plan, graph))))
     assert found.best.name == best.name
 
 
@@ -158,7 +159,7 @@ def test_on_many_devices_the_formula_says_where_the_order_turns() -> None:
 def test_no_plan_is_clocked_twice_where_the_formula_underrates_all(monkeypatch: pytest.MonkeyPatch) -> None:
     graph, cluster = deep(8), machines(72, 1e6)
     shortlist = shortlist_of(graph, cluster)
-    seconds, asked = tuple(0.95 * each for each in shortlist.seconds), list[str]()
+    quicker, asked = tuple(replace(each, seconds=0.95 * each.seconds) for each in shortlist.listed), list[str]()
 
     def counted(text: str, graph: Graph, cluster: Cluster) -> Plan:
         asked.append(text)
@@ -166,7 +167,7 @@ def test_no_plan_is_clocked_twice_where_the_formula_underrates_all(monkeypatch: 
 
     monkeypatch.setattr(best_first, "call", counted)
     costs = datasheet_costs(graph, cluster, (1, 2, 4, 8))
-    found = auto(replace(shortlist, seconds=seconds), costs)
+    found = auto(replace(shortlist, listed=quicker), costs)
     assert len(asked) == len(set(asked)) > 0
     assert found.best.name == auto(shortlist, costs).best.name
 

@@ -20,11 +20,12 @@ from partita.program.timeline import Timeline
 from partita.recipes.catalogue import call
 from partita.recipes.fastest import ALIKE, candidates
 from partita.searches import best_first, exhaustive
-from partita.searches.auto import auto, shortlist_of
+from partita.searches.auto import auto
 from partita.searches.candidate import Candidate
 from partita.searches.finals import FAR, FINALISTS, finalists, finals, judged, plainest, timed_anyway
 from partita.searches.fit import ERROR
 from partita.searches.search import Search
+from partita.searches.shortlist import shortlist_of
 from tests.priced import priced, whole_cores
 from tests.searches.test_auto import deep, machines
 from tests.searches.test_objectives import batches, with_prices

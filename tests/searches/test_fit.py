@@ -17,10 +17,10 @@ from partita.plan.plan import Phase, Plan
 from partita.recipes.balance import blocks_of
 from partita.recipes.catalogue import call
 from partita.report.answers import bound_words
-from partita.searches.auto import shortlist_of
 from partita.searches.fit import Way, fit, fit_of
 from partita.searches.memory_bound import memory_bound_of
 from partita.searches.peaks import ERROR, shortened
+from partita.searches.shortlist import Listed, shortlist_of
 from partita.simulator.simulate import simulate
 from tests.captures import capture
 from tests.priced import batches_of
@@ -188,11 +188,9 @@ def test_more_devices_are_asked_for_where_they_help() -> None:
 def test_half_precision_is_asked_of_plans_that_have_it() -> None:
     """Servers have none: nothing is said of their plan as it is."""
     graph, cluster = deep(16), machines(2, 1e8)
-    plans = tuple(call(text, graph, cluster) for text in ("ps_sync", "ddp"))
-    whole = Way("compute in half precision and ", graph, plans, (1.0, 2.0), (3.0, 4.0))
-    short = whole.in_half_precision(cluster)
-    assert [plan.name for plan in short.plans] == ["ddp(precision=bf16)"]
-    assert (short.slower, short.memory) == ((2.0,), (4.0,))
+    served, summed = (Listed(call(text, graph, cluster), 1.0, 2.0) for text in ("ps_sync", "ddp"))
+    short = Way("compute in half precision and ", graph, (served, summed), 1.0).in_half_precision(cluster)
+    assert short.listed == (replace(summed, plan=call("ddp(precision=bf16)", graph, cluster)),)
 
 
 def test_no_more_devices_are_asked_for_where_there_is_no_switch_for_them() -> None:

@@ -19,11 +19,12 @@ from partita.lowering.schedules import ROWS, under_way
 from partita.plan.memory import Recompute
 from partita.plan.schedule import Order
 from partita.searches import gathering
-from partita.searches.auto import auto, shortlist_of
+from partita.searches.auto import auto
 from partita.searches.link_speeds import LinkSpeeds
 from partita.searches.lower_bounds import LowerBounds
 from partita.searches.rough_bounds import rough_bounds
 from partita.searches.sections import Sections
+from partita.searches.shortlist import shortlist_of
 from partita.searches.space import Space, space_of
 from partita.searches.stage_costs import StageCosts
 from partita.searches.stage_cuts import cuts_of

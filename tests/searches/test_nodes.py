@@ -12,7 +12,8 @@ from partita.api import search
 from partita.cluster.cluster import Cluster, Group, Link
 from partita.cost.datasheet import datasheet_costs
 from partita.recipes.catalogue import call
-from partita.searches.auto import auto, shortlist_of
+from partita.searches.auto import auto
+from partita.searches.shortlist import Listed, shortlist_of
 from tests.searches.accelerators import deep, machines
 from tests.searches.test_auto import clocked, grid_of
 from tests.searches.test_lower_bounds import tied
@@ -70,7 +71,7 @@ def test_of_each_family_the_best_by_formula_is_clocked_where_it_may_be_better() 
     misled = replace(estimates, seconds=np.where(piped, estimates.seconds / 8, estimates.seconds))
     slow = tuple(call(f"gpipe(stages=2,data=4,microbatches={m})", graph, cluster) for m in (2, 4))
     costs = datasheet_costs(graph, cluster, (1, 2, 4))
-    wrong = replace(shortlist, estimates=misled, plans=slow, seconds=(1e-3, 1e-3), points=())
+    wrong = replace(shortlist, estimates=misled, listed=tuple(Listed(plan, 1e-3, 0.0) for plan in slow), points=())
     best = auto(wrong, costs).candidates[0]
     right = auto(shortlist, datasheet_costs(graph, cluster, (1, 2, 4, 8, 16))).candidates[0]
     assert right.plan.name.startswith("ddp(data=4")

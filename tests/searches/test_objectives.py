@@ -15,13 +15,14 @@ from partita.graph.graph import Graph
 from partita.report.answers import search_answer
 from partita.report.json import search_body
 from partita.report.setting import Setting
-from partita.searches.auto import auto, shortlist_of
+from partita.searches.auto import auto
 from partita.searches.candidate import fits, recipe_of
 from partita.searches.exhaustive import exhaustive, grid
 from partita.searches.explaining import break_even, widened
 from partita.searches.finals import FINALISTS, OF_ONE_RECIPE, finalists, judged, plainest
 from partita.searches.objective import OBJECTIVES, objective_value, objective_values
 from partita.searches.search import Search
+from partita.searches.shortlist import shortlist_of
 from tests.priced import priced, signatures, whole_cores
 from tests.small import two_layers
 
