@@ -59,7 +59,7 @@ class ExtraLane:
     def begin(self, call: Call) -> None:
         """Let the lane carry out `call`."""
         self.calls.append(call)
-        self.board.finish(ASKED)
+        self.board.finish(ASKED, len(self.calls) - 1)
 
     @property
     def busy(self) -> bool:

@@ -7,6 +7,7 @@ Pending, or a generator of them (Steps).
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final
 
 import torch
@@ -47,7 +48,7 @@ from partita.runtime.desync import check_collective
 from partita.runtime.draws import DRAWS
 from partita.runtime.feed import check_shapes, default_floats
 from partita.runtime.finite import check_loss, check_outgoing, check_update
-from partita.runtime.membership import droppable, other_end
+from partita.runtime.membership import droppable, other_end, stale
 from partita.runtime.mixing import mix
 from partita.runtime.owned import allocate, release
 from partita.runtime.rank import Rank
@@ -171,7 +172,6 @@ def pack(rank: Rank, act: Pack, name: str, round: int) -> None:
 
 def collective(rank: Rank, act: Collective, name: str, round: int) -> Pending | Steps:
     """Start a collective of the transport, or one that follows a schedule of the wire room."""
-    _look_at(rank, act, round)
     group = next(group for group in act.groups if rank.rank in group)
     if act.space is Space.CODED:
         rank.collectives_begun[name] = round + 1
@@ -195,12 +195,6 @@ def collective(rank: Rank, act: Collective, name: str, round: int) -> Pending | 
     return rank.transport.collective(act.kind, flat, group, lane, name, round, edges)
 
 
-def _look_at(rank: Rank, act: Collective | Send, round: int) -> None:
-    """Gradients are looked at before they leave; who gets a change of weights sees it by the next loss."""
-    if act.space is Space.GRADIENT:
-        check_outgoing(rank, act.bucket, act.space, round)
-
-
 def free(rank: Rank, act: Free, name: str, round: int) -> None:
     """Store the rank's own part of a bucket and release the memory of the whole."""
     slot = rank.slot(round)
@@ -219,7 +213,6 @@ def send(rank: Rank, act: Send, name: str, round: int) -> Pending | Steps:
     """Start sending a bucket, a coding or a parcel of values."""
     if act.space is Space.VALUE:
         return send_values(rank, act, round)
-    _look_at(rank, act, round)
     to = rank.role.mine(act.to, rank.rank)
     if act.space is Space.CODED:
         return send_coding(rank, act, to, round)
@@ -298,11 +291,13 @@ ACTS: Final[dict[type, Carry]] = {
 
 
 def carry_out(rank: Rank, instruction: Instruction, round: int) -> Pending | Steps | None:
-    """Start one instance of an instruction on a rank. An environment is dropped after the last instance that uses
-    it."""
+    """Start one instance of an instruction on a rank. Gradients are looked at before they leave; who gets a change of
+    weights sees it by the next loss. An environment is dropped after the last instance that uses it."""
     act, name = instruction.act, instruction.name
-    peer, do = other_end(rank, act), ACTS[type(act)]
-    pending = do(rank, act, name, round) if peer < 0 else droppable(rank, peer, lambda: do(rank, act, name, round))
+    if isinstance(act, Collective | Send) and act.space is Space.GRADIENT:
+        check_outgoing(rank, act.bucket, act.space, round)
+    peer, start = other_end(rank, act), partial(ACTS[type(act)], rank, act, name, round)
+    pending = start() if peer < 0 else droppable(rank, peer, lambda: not stale(rank, instruction, round), start)
     if part := getattr(act, "part", ""):
         rank.leave(round, part)
     return pending

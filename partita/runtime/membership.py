@@ -99,18 +99,21 @@ def other_end(rank: Rank, act: Act) -> int:
     return peer if peer in rank.spare else -1
 
 
-def droppable(rank: Rank, peer: int, start: Callable[[], T]) -> T | DroppableMessage:
-    """Start something with a peer that may go away; once the peer is gone, it counts as over."""
-    gone = rank.gone.get(peer, 0)
-    if peer in rank.away:
-        return DroppableMessage(rank, peer, None, gone)
-    try:
-        pending = start()
-    except PeerGone:
-        if peer not in rank.spare:
-            raise
-        mark_gone(rank, peer, gone)
-        return DroppableMessage(rank, peer, None, gone)
+def droppable(rank: Rank, peer: int, due: Callable[[], bool], start: Callable[[], T]) -> T | DroppableMessage:
+    """Start something with a peer that may go away; once the peer is gone, it counts as over. So it does at once where
+    it is not `due` any more: the peer may have gone and be back for a later round, on a link of its own, on which
+    messages of one name follow each other by their order alone."""
+    with rank.board.changed:  # nobody is marked as gone meanwhile, and so no link is made anew
+        gone = rank.gone.get(peer, 0)
+        if peer in rank.away or not due():
+            return DroppableMessage(rank, peer, None, gone)
+        try:
+            pending = start()
+        except PeerGone:
+            if peer not in rank.spare:
+                raise
+            mark_gone(rank, peer, gone)
+            return DroppableMessage(rank, peer, None, gone)
     if peer in rank.spare and isinstance(pending, Pending):
         return DroppableMessage(rank, peer, pending, gone)
     return pending

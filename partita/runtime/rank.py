@@ -55,9 +55,12 @@ class Board:
     stop: int = 2**62
     watchers: dict[str, list[tuple[dict[str, None], str]]] = field(default_factory=dict)
 
-    def finish(self, name: str) -> None:
-        """An instance of an instruction is done; lanes are told."""
+    def finish(self, name: str, round: int) -> None:
+        """The instance of an instruction in a round is done; lanes are told. Not where a peer that is back has moved
+        the instruction on meanwhile: it would be a later instance that counts as done."""
         with self.changed.lock:
+            if self.done.get(name, 0) > round:
+                return
             self.done[name] = self.done.get(name, 0) + 1
             if name not in self.when:
                 self.when[name] = deque(maxlen=REMEMBERED)

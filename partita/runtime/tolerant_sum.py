@@ -107,12 +107,7 @@ class TolerantSum:
         return self._with(source, lambda: self.rank.transport.receive(tensor, source, key, self.round))
 
     def _with(self, peer: int, start: Callable[[], Pending]) -> Pending:
-        """A message with a peer, over at once where that takes no part in this round any more: it may have gone and be
-        back for a later one, on a link of its own, since the sum began."""
-        with self.rank.board.changed:  # nobody is marked as gone meanwhile, and so no link is made anew
-            if not self.rank.there(peer, self.round):
-                return DroppableMessage(self.rank, peer, None, self.rank.gone.get(peer, 0))
-            return droppable(self.rank, peer, start)
+        return droppable(self.rank, peer, lambda: self.rank.there(peer, self.round), start)
 
     def _worked(self) -> bool:
         tried = self.tried.pending if self.tried and self.tried.arrived else None

@@ -75,7 +75,7 @@ def _in_order(rank: Rank, lane: Lane, interval: Interval, record: Record) -> Lan
                     if parked.idle:
                         return
                 elif instruction.name in board.void:
-                    board.finish(instruction.name)
+                    board.finish(instruction.name, round)
                 else:
                     yield from instance(rank, instruction, round, record, begin=begin)
                 if board.failure is not None:
@@ -177,7 +177,7 @@ def instance(
         rank.spans.append(Span(rank.rank, instruction.lane, instruction.name, kind, round, start, end))
     for start_next in rank.then.get(instruction.name, ()):
         start_next(rank, round)
-    rank.board.finish(instruction.name)
+    rank.board.finish(instruction.name, round)
     rank.at.pop(instruction.name, None)
 
 

@@ -34,7 +34,7 @@ def test_what_opens_while_a_lane_chooses_is_not_waited_for(monkeypatch: pytest.M
 
     def beside(dispatch: Dispatch) -> Any:
         if not rank.board.done.get("M"):
-            rank.board.finish("M")
+            rank.board.finish("M", 0)
         return choose(dispatch)
 
     monkeypatch.setattr(Dispatch, "first", beside)
@@ -59,10 +59,10 @@ def test_a_lane_looks_again_only_at_what_waited_for_what_changed(monkeypatch: py
         dispatch.put(rank.role.on_name[f"U{k}"], 0)
     assert not dispatch.clear()
     assert len(asked) == many
-    rank.board.finish("M7")
+    rank.board.finish("M7", 0)
     assert dispatch.clear()
     assert asked[many:] == ["U7"]
-    rank.board.finish("of nobody")
+    rank.board.finish("of nobody", 0)
     taken = dispatch.take()
     assert taken is not None
     assert taken[0].name == "U7"
@@ -86,7 +86,7 @@ def test_a_lane_takes_each_of_many_without_looking_at_the_others(monkeypatch: py
     for k in range(many):
         dispatch.put(rank.role.on_name[f"U{k}"], 0)
     for k in order:
-        rank.board.finish(f"M{k}")
+        rank.board.finish(f"M{k}", 0)
     taken = []
     while (one := dispatch.take()) is not None:
         taken.append(one[0].name)
@@ -102,9 +102,9 @@ def test_the_most_urgent_that_may_start_is_taken_first() -> None:
     for k in range(6):
         dispatch.put(rank.role.on_name[f"U{k}"], 0)
     for k in (0, 2, 4, 1):
-        rank.board.finish(f"M{k}")
+        rank.board.finish(f"M{k}", 0)
     assert [taken(dispatch) for _ in range(2)] == ["U4", "U1"]
-    rank.board.finish("M3")
+    rank.board.finish("M3", 0)
     assert [taken(dispatch) for _ in range(4)] == ["U3", "U0", "U2", ""]
 
 
@@ -116,9 +116,9 @@ def test_what_needs_one_of_several_has_waited_since_the_first_of_them() -> None:
     for k in (0, 2, 3):
         dispatch.put(rank.role.on_name[f"U{k}"], 0)
     for k in (2, 0, 3):
-        rank.board.finish(f"M{k}")
+        rank.board.finish(f"M{k}", 0)
     assert taken(dispatch) == "U2"
-    rank.board.finish("M1")
+    rank.board.finish("M1", 0)
     assert [taken(dispatch) for _ in range(3)] == ["U0", "U3", ""]
 
 
@@ -142,7 +142,7 @@ def test_a_credit_is_of_all_that_is_in_flight() -> None:
         assert dispatch.count == together
         for k in range(5):
             dispatch.put(rank.role.on_name[f"U{k}"], 0)
-            rank.board.finish(f"M{k}")
+            rank.board.finish(f"M{k}", 0)
         begun = [one[0] for one in iter(dispatch.take, None)]
         assert len(begun) == together
         dispatch.landed(begun[0])
