@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from partita.graph.patterns_pointwise import NAMES
-from partita.tracing.chosen import Chosen, filled, is_chosen, refuse
+from partita.tracing.chosen import Chosen, filled, is_chosen, named, refuse
 from partita.tracing.numbers import Number
 
 IGNORED: Final = -100  # of likelihoods, unless given
@@ -64,7 +64,7 @@ def computed(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return _loss(func, name, args, kwargs, given)
     special = SPECIAL.get(name)
     if special is None:
-        refuse(func.__name__)
+        refuse(named(func))
     return special(func, args, kwargs, given)
 
 
@@ -127,7 +127,7 @@ def _reduced(func: Any, name: str, given: Chosen, dim: Any = None, keepdim: bool
     if 0 not in dims:
         return given.like(func(rows, dim, keepdim, **own))
     if name in ("any", "all"):
-        return getattr(given.bool().filled(name == "all"), name)(*(() if dim is None else (dim, keepdim)))
+        return getattr(given.like(rows.bool()).filled(name == "all"), name)(*(() if dim is None else (dim, keepdim)))
     if name == "sum":
         return given.filled(0).sum(dims, keepdim, **own)
     if dtype is not None or not rows.is_floating_point():

@@ -19,7 +19,6 @@ from typing import Any, Final, NoReturn, TypeAlias
 
 import torch
 from torch import Tensor
-from torch.overrides import handle_torch_function
 
 from partita.errors import CaptureError
 from partita.tracing.numbers import Number
@@ -29,44 +28,50 @@ ALL: Final = -1
 FILL: Final = 0.5  # of floats: within the domains of logarithms, roots and inverse functions
 
 
-class Chosen:
+class Chosen(Tensor):
     """The rows of `rows` (N, ...) at which `mask` (N) is true. Equal `key`s are equal masks; `places` says that rows
-    hold the places of these, along one of the mask's dimensions or ALL. Whatever it cannot do raises CaptureError."""
+    hold the places of these, along one of the mask's dimensions or ALL. Whatever it cannot do raises CaptureError. To
+    torch it is a tensor without elements."""
+
+    @staticmethod
+    def __new__(cls, rows: Tensor, mask: Tensor, key: Key, places: tuple[Key, int] | None = None) -> Chosen:
+        made: Chosen = Tensor._make_wrapper_subclass(cls, (0,) * rows.dim(), dtype=rows.dtype, device=rows.device)
+        return made
 
     def __init__(self, rows: Tensor, mask: Tensor, key: Key, places: tuple[Key, int] | None = None) -> None:
         self.rows, self.mask, self.key, self.places = rows, mask, key, places
         self.read = False
 
-    @property  # type: ignore[misc]
-    def __class__(self) -> type:
-        return Tensor
-
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        refuse(func.__name__)
+        refuse(named(func))
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
+        refuse(str(func))
 
     @property
-    def shape(self) -> tuple[Any, ...]:
+    def shape(self) -> Any:  # type: ignore[override]
         """How many rows there are, which can be compared, and the other sizes."""
         return Number(self.mask.sum()), *self.rows.shape[1:]
 
     @property
-    def ndim(self) -> int:
+    def ndim(self) -> int:  # type: ignore[override]
         """The number of dimensions."""
         return self.rows.dim()
 
     @property
-    def requires_grad(self) -> bool:
+    def requires_grad(self) -> bool:  # type: ignore[override]
         """Whether gradients go into it."""
         return self.rows.requires_grad
 
     @property
-    def dtype(self) -> torch.dtype:
+    def dtype(self) -> torch.dtype:  # type: ignore[override]
         """That of the rows."""
         return self.rows.dtype
 
     @property
-    def device(self) -> torch.device:
+    def device(self) -> torch.device:  # type: ignore[override]
         """That of the rows."""
         return self.rows.device
 
@@ -78,7 +83,7 @@ class Chosen:
         """As `shape`."""
         return self.shape if dim is None else self.shape[dim]
 
-    def numel(self) -> Number:
+    def numel(self) -> Any:
         """How many elements there are."""
         return Number(self.mask.sum() * math.prod(self.rows.shape[1:]))
 
@@ -94,11 +99,6 @@ class Chosen:
     def __setitem__(self, index: Any, value: Any) -> NoReturn:
         refuse("an assignment to some of them")
 
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__") or not callable(getattr(Tensor, name, None)):
-            raise AttributeError(name) if name.startswith("__") else refusal(name)
-        return lambda *args, **kwargs: _asked(getattr(Tensor, name), self, *args, **kwargs)
-
     def column(self, place: int) -> tuple[Key, int] | None:
         """Which places a column holds of rows that hold them all."""
         return (self.key, place) if self.places == (self.key, ALL) else self.places
@@ -112,34 +112,25 @@ class Chosen:
         return filled(self.rows, self.mask, value)
 
 
-def _asked(func: Any, given: Chosen, *args: Any, **kwargs: Any) -> Any:
-    """A function of torch, as its modes carry it out."""
-    return handle_torch_function(func, (given,), given, *args, **kwargs)
-
-
-def _operator(name: str) -> Callable[..., Any]:
-    return lambda self, *given: _asked(getattr(Tensor, f"__{name}__"), self, *given)
-
-
 def _in_place(name: str) -> Callable[..., Any]:
     def operated(self: Chosen, other: Any) -> Chosen:
         """x[mask] += y, which nothing else has seen in between."""
         if self.read:
             refuse("an operation in place")
-        made = _asked(getattr(Tensor, f"__{name}__"), self, other)
+        made: Any = getattr(Tensor, f"__{name}__")(self, other)
         self.rows, self.read = made.rows.to(self.rows.dtype), False
         return self
 
     return operated
 
 
-for each in (
-    *("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "and", "or", "xor", "radd", "rsub", "rmul", "rtruediv"),
-    *("rpow", "eq", "ne", "lt", "le", "gt", "ge", "neg", "invert", "abs", "getitem"),
-):
-    setattr(Chosen, f"__{each}__", _operator(each))
 for each in ("add", "sub", "mul", "truediv"):
     setattr(Chosen, f"__i{each}__", _in_place(each))
+
+
+def named(func: Any) -> str:
+    """What a function of torch is called; what gets a property is a method of it."""
+    return str(func.__self__.__name__ if func.__name__ == "__get__" else func.__name__)
 
 
 def refusal(name: str) -> CaptureError:

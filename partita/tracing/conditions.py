@@ -36,7 +36,11 @@ from partita.tracing.known import NeedsData
 ASSERT: Final = torch.ops.aten._assert_async.msg
 MOST: Final = 64  # conditions that are looked at, each in two traces up to it, and times that a side of it is tried
 HERE: Final = str(Path(__file__).parent)
-FAKE: Final = str(Path(torch.__file__).parent / "_subclasses")
+# What computes on fake tensors: what it raises may be of these alone.
+FAKING: Final = tuple(
+    str(Path(torch.__file__).parent / name)
+    for name in ("_subclasses", "_refs", "_prims", "_decomp", "_meta_registrations.py")
+)
 FAKED: Final = re.compile(r"\w*Tensor\(.*\)")  # in messages, where a tensor was to be shown
 T = TypeVar("T")
 Position: TypeAlias = tuple[int | None, ...]  # of what is written: those of instructions move as they are optimised
@@ -171,8 +175,10 @@ def _raised(trace: Callable[[Conditions], Any], conditions: Conditions) -> str:
 
 def _stated(traceback: TracebackType) -> bool:
     """Whether an error comes of a `raise` or an `assert`, and not of how tensors are faked."""
+    faked = traceback.tb_frame.f_code.co_filename.startswith(FAKING)
     while traceback.tb_next:
         traceback = traceback.tb_next
+        faked = faked or traceback.tb_frame.f_code.co_filename.startswith(FAKING)
     code = traceback.tb_frame.f_code
     operation = dis.opname[code.co_code[traceback.tb_lasti]]
-    return operation == "RAISE_VARARGS" and not code.co_filename.startswith((HERE, FAKE))
+    return operation == "RAISE_VARARGS" and not faked and not code.co_filename.startswith(HERE)

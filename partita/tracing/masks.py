@@ -104,11 +104,9 @@ class Masks(TorchFunctionMode):
         if not is_chosen(first) or first.dtype is not torch.int64:
             refuse("an index beside others")
         first.read = True
-        shape = first.key[-1]
-        if first.places and x.shape[: len(shape)] == shape:
-            theirs = [part.places for part in parts[: len(shape)] if is_chosen(part)]
-            if theirs == [(first.key, dim) for dim in range(len(shape))]:
-                return chosen(x, first.mask.reshape(shape), first.key), len(shape)
+        if _are_places(x, parts):
+            shape = first.key[-1]
+            return chosen(x, first.mask.reshape(shape), first.key), len(shape)
         if any(map(is_chosen, parts[1:])):
             refuse("an index of several dimensions")
         rows = x[first.filled()]
@@ -124,7 +122,8 @@ class Masks(TorchFunctionMode):
 
     def _set(self, x: Tensor, index: Any, value: Chosen) -> None:
         parts = index if isinstance(index, tuple) else (index,)
-        at = self._taken(x.detach(), index) if len(parts) == 1 or is_chosen(parts[0]) else None
+        own = _are_places(x, parts) or (len(parts) == 1 and _is_mask(parts[0]))
+        at = self._taken(x.detach(), index) if own else None
         if at is None or at.key != value.key or at.dim() != value.dim():
             refuse("an assignment to rows of another mask")
         value.read = True
@@ -172,6 +171,15 @@ def products_of(calls: Sequence[AtenCall]) -> float:
 
 def _is_mask(value: Any) -> bool:
     return isinstance(value, Tensor) and value.dtype is torch.bool
+
+
+def _are_places(x: Tensor, parts: tuple[Any, ...]) -> bool:
+    """Whether an index begins with all places of a mask over the first dimensions, which it stands for."""
+    first: Any = parts[0] if parts else None
+    if not is_chosen(first) or not first.places or x.shape[: len(first.key[-1])] != first.key[-1]:
+        return False
+    theirs = [part.places for part in parts[: len(first.key[-1])] if is_chosen(part)]
+    return theirs == [(first.key, dim) for dim in range(len(first.key[-1]))]
 
 
 def _is_row(x: Any, mask: Any, value: Any) -> bool:

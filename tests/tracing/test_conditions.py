@@ -116,7 +116,13 @@ def deepening(x: Any, hidden: Any) -> Any:
             return hidden
 
 
-@pytest.mark.parametrize("check", [branching, caught, halving, deepening])
+def sized(x: Any, hidden: Any) -> Any:
+    """What fails on a number that is not known works on one that is."""
+    rows = (x > 0).sum().item()
+    return hidden + torch.ones(rows).view(rows, -1).sum() if rows > 0 else hidden
+
+
+@pytest.mark.parametrize("check", [branching, caught, halving, deepening, sized])
 def test_a_condition_of_which_no_side_states_an_error_is_not_taken(check: Any) -> None:
     """Nor does a loop that goes on until samples end it hold up a capture."""
     graph = capture(task("branching", lambda: Branching(check), predict, texts()), precision="fp64")

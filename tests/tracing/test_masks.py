@@ -116,6 +116,7 @@ def assigned(model: Any, x: Tensor, y: Tensor, mask: Tensor) -> Tensor:
 def shaped(model: Any, x: Tensor, y: Tensor, mask: Tensor) -> Tensor:
     rows, wanted = model(x)[mask], y[mask]
     apart = (rows - wanted)[:, 1:].reshape(-1).abs().sum() + rows[:, :, None].flatten(1).sum()
+    apart = apart + torch.where(wanted > 0, rows, 0.0).sum()
     return apart + torch.stack([rows, wanted], 1).mean(1).sum() + rows.unsqueeze(-1).squeeze(-1).exp().sum()
 
 
@@ -142,16 +143,22 @@ def test_plans_divide_a_step_that_chooses_rows(plan: str) -> None:
     assert found["equal"], found
 
 
+def _numbered(flat: Tensor, mask: Tensor) -> Tensor:
+    """Rows that a mask chooses go where numbers say that are not their places."""
+    numbers = torch.arange(len(flat)).flip(0)
+    made = torch.zeros_like(flat)
+    made[numbers[mask]] = flat[mask]
+    return (made * torch.arange(len(flat))).sum()
+
+
 @pytest.mark.parametrize(
     ("loss", "why"),
     [
         (lambda model, x, y, mask: model(x[mask]).sum(), "go into a layer that is much of the model"),
         (lambda model, x, y, mask: torch.where(y[mask] > 0)[0].sum(), "go into a question for their places"),
         (lambda model, x, y, mask: (model(x)[mask] @ y[mask].mT).sum(), "go into mT"),
-        (
-            lambda model, x, y, mask: (model(x)[mask] - y[mask.int() > 0]).sum(),
-            "go into __sub__ with rows of another mask",
-        ),
+        (lambda model, x, y, mask: (model(x)[mask] - y[mask.int() > 0]).sum(), "go into sub with rows of another mask"),
+        (lambda model, x, y, mask: _numbered(x[..., 0].flatten(), mask.flatten()), "to rows of another mask"),
         (lambda model, x, y, mask: model(x)[mask].softmax(0)[0].sum(), "go into softmax along them"),
         (lambda model, x, y, mask: F.dropout(model(x)[mask]).sum(), "go into dropout"),
         (lambda model, x, y, mask: model(x)[mask].add_(1).sum(), "go into add_"),
