@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from partita.graph.patterns_pointwise import NAMES
-from partita.tracing.chosen import Chosen, filled, is_chosen, named, refuse
+from partita.tracing.chosen import Chosen, Count, filled, is_chosen, named, refuse
 from partita.tracing.numbers import Number
 
 IGNORED: Final = -100  # of likelihoods, unless given
@@ -179,12 +179,13 @@ def _reshaped(func: Any, args: Any, kwargs: Any, given: list[Chosen]) -> Chosen:
     """view, reshape: other sizes of a row, or all elements in one dimension."""
     first, sizes = given[0], args[1] if len(args) == 2 and isinstance(args[1], list | tuple) else args[1:]
     row, (lead, *rest) = first.rows.shape[1:], sizes
-    known = isinstance(lead, Number) or lead == -1
+    counted = isinstance(lead, Count) and lead.of == (first.key, 1 if rest else math.prod(row))
+    known = counted or (not isinstance(lead, Number) and lead == -1)
     if kwargs or not known or not all(type(size) is int for size in rest):
         refuse(func.__name__)
     if not rest:
         return _flat(first)
-    whole = isinstance(lead, Number) if -1 in rest else math.prod(rest) == math.prod(row)
+    whole = counted if -1 in rest else math.prod(rest) == math.prod(row)
     if not whole:
         refuse(func.__name__)
     return first.like(first.rows.reshape(first.rows.shape[0], *rest))

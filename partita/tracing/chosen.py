@@ -28,6 +28,14 @@ ALL: Final = -1
 FILL: Final = 0.5  # of floats: within the domains of logarithms, roots and inverse functions
 
 
+class Count(Number):
+    """How many rows a mask chooses, times some number: `of` (the mask's key, that number)."""
+
+    def __init__(self, tensor: Tensor, of: tuple[Key, int]) -> None:
+        super().__init__(tensor)
+        self.of = of
+
+
 class Chosen(Tensor):
     """The rows of `rows` (N, ...) at which `mask` (N) is true. Equal `key`s are equal masks; `places` says that rows
     hold the places of these, along one of the mask's dimensions or ALL. Whatever it cannot do raises CaptureError. To
@@ -53,7 +61,7 @@ class Chosen(Tensor):
     @property
     def shape(self) -> Any:  # type: ignore[override]
         """How many rows there are, which can be compared, and the other sizes."""
-        return Number(self.mask.sum()), *self.rows.shape[1:]
+        return Count(self.mask.sum(), (self.key, 1)), *self.rows.shape[1:]
 
     @property
     def ndim(self) -> int:  # type: ignore[override]
@@ -85,7 +93,8 @@ class Chosen(Tensor):
 
     def numel(self) -> Any:
         """How many elements there are."""
-        return Number(self.mask.sum() * math.prod(self.rows.shape[1:]))
+        each = math.prod(self.rows.shape[1:])
+        return Count(self.mask.sum() * each, (self.key, each))
 
     def __len__(self) -> NoReturn:
         refuse("len()")

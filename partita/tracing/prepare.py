@@ -28,6 +28,7 @@ from partita.graph.tensor import DTYPE_OF, PRECISION_OF
 from partita.task import Task
 from partita.tracing.copies import fakes_cloned
 from partita.tracing.leaves import changed
+from partita.tracing.numbers import Number
 from partita.tracing.spelling import spelt
 
 Tensors = Mapping[str, torch.Tensor]
@@ -278,6 +279,7 @@ def split_loss(task: Task, value: Any) -> tuple[torch.Tensor, torch.Tensor | Non
     weight = None
     if isinstance(value, tuple) and len(value) == 2:
         value, weight = value
+        weight = weight.tensor if isinstance(weight, Number) else weight
         if not isinstance(weight, torch.Tensor):
             if not isinstance(weight, int | float):
                 raise TaskError(
