@@ -13,6 +13,7 @@ from traceback import walk_tb
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
 from torch.distributions import Distribution
 
 from partita.errors import CaptureError, PartitaError, TaskError, first_line
@@ -141,8 +142,19 @@ def _sizes(task: Task, precision: str) -> tuple[int, int, int]:
 
 
 def _opaque(task: Task, batch: int, precision: str, optimizer: Optimizer, error: Exception) -> Graph:
-    why = str(error) if isinstance(error, PartitaError) else first_line(error) + _place(error)
-    return opaque_graph(task, batch, precision, optimizer, why)
+    return opaque_graph(task, batch, precision, optimizer, _because(error))
+
+
+def _because(error: Exception) -> str:
+    """Why there is no trace, and what to do about it where that is known."""
+    match error:
+        case PartitaError():
+            return str(error)
+        case DataDependentOutputException():
+            return f"it goes by a number that samples hold{_place(error)}; let tensors decide, by torch.where or clamp"
+        case DynamicOutputShapeException():
+            return f"what samples hold decides the size of a tensor{_place(error)}; let a mask or torch.where choose"
+    return first_line(error) + _place(error)
 
 
 def _place(error: Exception) -> str:

@@ -50,7 +50,7 @@ def test_a_plan_that_needs_more_than_samples_says_why(plan: str) -> None:
         checked(branching(), lambda graph: call(plan, graph, machines), machines)
     assert refused.value.exit_code == 2
     if "stages" in plan:
-        with pytest.raises(PlanError, match=r"_local_scalar_dense.*use a plan without stages, such as ddp"):
+        with pytest.raises(PlanError, match=r"goes by a number that samples hold.*use a plan without stages"):
             call(plan, graph, machines)
 
 

@@ -128,7 +128,7 @@ def test_a_condition_of_which_no_side_states_an_error_is_not_taken(check: Any) -
     """Nor does a loop that goes on until samples end it hold up a capture."""
     graph = capture(task("branching", lambda: Branching(check), predict, texts()), precision="fp64")
     assert graph.rung == "opaque"
-    assert "aten._local_scalar_dense.default at test_conditions.py:" in graph.blind
+    assert "goes by a number that samples hold at test_conditions.py:" in graph.blind
 
 
 def numbered(x: Any, hidden: Any) -> None:
@@ -175,7 +175,16 @@ def test_a_number_that_is_used_otherwise_is_not_known() -> None:
 
     graph = capture(task("scaled", lambda: Branching(scaled), predict, texts()), precision="fp64")
     assert graph.rung == "opaque"
-    assert "aten._local_scalar_dense.default at test_conditions.py:" in graph.blind
+    assert "goes by a number that samples hold at test_conditions.py:" in graph.blind
+
+
+def test_a_size_that_samples_decide_is_told() -> None:
+    def counted(x: Any, hidden: Any) -> Any:
+        return hidden * len(x.unique())
+
+    graph = capture(task("counted", lambda: Branching(counted), predict, texts()), precision="fp64")
+    assert graph.rung == "opaque"
+    assert "what samples hold decides the size of a tensor at test_conditions.py:" in graph.blind
 
 
 def warning(x: Any, hidden: Any) -> None:
@@ -227,4 +236,4 @@ class Together(Counting):
 def test_a_condition_that_makes_a_difference_later_or_with_others_is_not_left_out(model: Any) -> None:
     graph = capture(task("counting", model, predict, texts()), precision="fp64")
     assert graph.rung == "opaque"
-    assert "aten._local_scalar_dense.default at test_conditions.py:" in graph.blind
+    assert "goes by a number that samples hold at test_conditions.py:" in graph.blind

@@ -129,7 +129,7 @@ def scaled(samples: list[Any]) -> Any:
     [
         (Counting, "the model changes 'steps' in every step"),
         (Remembering, "the model changes 'kept' in every step"),
-        (Growing, "_local_scalar_dense"),
+        (Growing, "goes by a number that samples hold"),
         (Throwing, "Python's or NumPy's random numbers"),
         (Drawing, "Python's or NumPy's random numbers"),
     ],
