@@ -65,7 +65,7 @@ def test_what_kind_a_plain_value_is_is_answered_as_it_is() -> None:
     [
         (
             lambda found, b: found if b["scale"] is None else found * 2, missing,
-            r"is a (float|NoneType) in one batch and a (float|NoneType) in another",
+            r"is of type (float|NoneType) in one batch and of type (float|NoneType) in another",
         ),
         (lambda found, b: found * 2 if hasattr(b["names"][0], "lower") else found, scaled, "differs from batch"),
     ],
