@@ -48,6 +48,12 @@ def come_back(store: Any, rank: int, away: Collection[int]) -> Return:
     return Return(rank, times)
 
 
+def absent(store: Any, back: Return) -> frozenset[int]:
+    """The ranks that were away, as far as it knew, when one came back: it neither asks nor links them, and lets them in
+    when they are back themselves."""
+    return frozenset(int(rank) for rank in store.get(f"absent/{back.rank}").decode().split())
+
+
 def returns(store: Any) -> int:
     """How often any rank has come back."""
     return int(store.add("returns", 0))
@@ -66,7 +72,7 @@ def answer(store: Any, back: Return, voter: int, entry: Admission | None) -> Non
 def agreed(store: Any, back: Return, peers: Iterable[int]) -> Admission | None:
     """The admission that follows from the answers of all ranks in `peers` that are not away: the furthest of their
     rounds. None if some have ended."""
-    away = {int(rank) for rank in store.get(f"absent/{back.rank}").decode().split()}
+    away = absent(store, back)
     answers = [_answer(store, back, voter) for voter in peers if voter not in away]
     if None in answers or len({entry.leg for entry in answers if entry}) > 1:
         return None

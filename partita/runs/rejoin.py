@@ -25,6 +25,7 @@ from partita.runs.admission import (
     REJOIN_TIMEOUT,
     Admission,
     Return,
+    absent,
     agreed,
     answer,
     come_back,
@@ -46,7 +47,8 @@ WATCH_INTERVAL: Final[Seconds] = 0.2  # between looks whether a peer is back
 @dataclass
 class Rejoin:
     """One rank's part, in the `number`-th run of its session. While entered, a thread watches for peers that are
-    back. The run can do without the ranks in `spare`, of which some are `away`."""
+    back. The run can do without the ranks in `spare`, of which some are `away`. If this rank is `back` itself, it has
+    to do with no return before it of those that are not away: `known` are the returns of each rank seen so far."""
 
     session: Session
     spare: frozenset[int]
@@ -56,7 +58,8 @@ class Rejoin:
     leg: int = 0
     away: set[int] = field(default_factory=set)
     gone: dict[int, int] = field(default_factory=dict)
-    times: int = 0
+    back: Return | None = None
+    known: dict[int, int] = field(default_factory=dict)
     done: threading.Event = field(default_factory=threading.Event)
 
     def __post_init__(self) -> None:
@@ -71,7 +74,7 @@ class Rejoin:
     def __enter__(self) -> None:
         for peer in self.peers:
             if peer not in self.away:
-                self._link(self.store, peer, self.times)
+                self._link(self.store, peer, self.back)
         threading.Thread(target=self._watch, name="rejoin", daemon=True).start()
 
     def __exit__(
@@ -90,8 +93,9 @@ class Rejoin:
     def enter(self) -> Admission:
         """Where this rank, which is back, enters. Raises RunError if the run is over."""
         me = self.session.rank
-        back = come_back(self.store, me, self.away)
-        self.times = self.gone[me] = back.times
+        self.known = {peer: last_return(self.store, peer).times for peer in self.spare - self.away}
+        self.back = back = come_back(self.store, me, self.away)
+        self.gone[me] = back.times
         entry = agreed(self.store, back, self.met(me))
         if entry is None:
             raise RunError(f"rank {me} is back, but the run is over", rank=me)
@@ -139,21 +143,26 @@ class Rejoin:
         workers = [w for w in self.met(peer) if program.role_of[w].keeps == "model" and w not in self.away]
         return workers[0]
 
-    def _link(self, store: Any, peer: int, times: int) -> None:
-        """Open the link to a peer; one of the two has come back so many times."""
+    def _link(self, store: Any, peer: int, back: Return | None) -> None:
+        """Open the link to a peer, where no other one was made before: one of the two is `back`, or nobody yet."""
         a, b = sorted((self.session.rank, peer))
-        patience = min(self.session.timeout, REJOIN_TIMEOUT) if times else self.session.timeout
-        self.session.transport.link(peer, prefixed(store, f"link/{a}-{b}/{times}"), patience)
+        patience = min(self.session.timeout, REJOIN_TIMEOUT) if back else self.session.timeout
+        place = f"{back.rank}.{back.times}" if back else ""
+        self.session.transport.link(peer, prefixed(store, f"link/{a}-{b}/{place}"), patience)
 
     def _watch(self) -> None:
         """Until the run is over: learn who is back, and let it in."""
-        store, known = self._client(), dict.fromkeys(self.spare, 0)
+        store = self._client()
         for _ in changes(partial(returns, store), self.done, WATCH_INTERVAL):
-            for peer in self.spare.intersection(self.peers):
-                back = last_return(store, peer)
-                if back.times > known[peer]:
-                    known[peer] = back.times
-                    threading.Thread(target=self._admit, args=(back,), daemon=True).start()
+            for back in self._new_returns(store):
+                threading.Thread(target=self._admit, args=(back,), daemon=True).start()
+
+    def _new_returns(self, store: Any) -> list[Return]:
+        """The returns since the last look of peers for which this rank was there."""
+        last = [last_return(store, peer) for peer in self.spare.intersection(self.peers)]
+        fresh = [back for back in last if back.times > self.known.get(back.rank, 0)]
+        self.known |= {back.rank: back.times for back in fresh}
+        return [back for back in fresh if self.session.rank not in absent(store, back)]
 
     def _admit(self, back: Return) -> None:
         """Stop before the next round, agree with all others on the one at which the peer enters, and go on with it."""
@@ -176,7 +185,7 @@ class Rejoin:
         """Link a peer that is back, which takes part from round `at` on, with this rank's weights if they are the ones
         to be given."""
         mark_gone(rank, back.rank, back.times - 1)
-        self._link(store, back.rank, back.times)
+        self._link(store, back.rank, back)
         mark_back(rank, back.rank, at)
         if self._giver(rank.program, back.rank) == rank.rank:
             self._give(rank, back.rank, at)
