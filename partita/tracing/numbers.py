@@ -1,8 +1,7 @@
-"""Numbers that samples have, of which a trace knows none: compared and reckoned with as the tensors that they are of.
+"""Numbers that samples have, of which a trace knows none: compared as the tensors that they are of.
 
 if labels.max().item() >= classes: raise ...     ->      if (labels.max() >= classes): raise ...    (`conditions`)
-losses.sum() / mask.sum().item()                 ->      losses.sum() / mask.sum()
-math.sqrt(mask.sum().item())                     ->      no step for all samples
+scale = 1 / x.norm().item()                      ->      no step for all samples
 """
 
 from __future__ import annotations
@@ -17,11 +16,10 @@ from torch._subclasses.fake_tensor import DataDependentOutputException
 from torch.overrides import TorchFunctionMode
 
 COMPARISONS: Final = ("lt", "le", "gt", "ge", "eq", "ne")
-ARITHMETIC: Final = ("add", "sub", "mul", "truediv")
 OTHERWISE: Final = (  # what needs to know a number
     *("__float__", "__int__", "__index__", "__complex__", "__hash__", "__str__", "__repr__", "__format__", "__round__"),
     *(f"__{name}__" for name in ("neg", "pos", "abs", "trunc", "floor", "ceil", "divmod", "rdivmod")),
-    *(f"__{side}{name}__" for name in ("floordiv", "mod", "pow") for side in ("", "r")),
+    *(f"__{side}{name}__" for name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow") for side in ("", "r")),
 )
 
 
@@ -38,11 +36,11 @@ class Numbers(TorchFunctionMode):
 
 
 class Number:
-    """The number that a tensor has, which can be compared, added and multiplied; whatever else is asked of it raises
+    """The number that a tensor has, which can be compared; whatever else is asked of it raises
     DataDependentOutputException, or is asked of 0 where the tensor is taken to hold that."""
 
     def __init__(self, tensor: Tensor) -> None:
-        self.tensor = tensor.detach()
+        self.tensor = tensor.detach().clone()  # which may be changed in place later on
 
     def __bool__(self) -> bool:
         return bool(self.tensor != 0)
@@ -70,33 +68,11 @@ def _compared(compare: Callable[[Any, Any], Any]) -> Callable[[Number, Any], Any
     return compared
 
 
-def _combined(operate: Callable[[Any, Any], Any], *, behind: bool) -> Callable[[Number, Any], Any]:
-    """Arithmetic as Python does it, in double precision or in whole numbers, and of a tensor in its own dtype; `behind`
-    what it is combined with."""
-
-    def combined(self: Number, other: Any) -> Any:
-        whole = not self.tensor.is_floating_point()
-        if isinstance(other, Tensor):
-            mine = self.tensor.to(torch.result_type(other, 1 if whole else 1.0))
-            return operate(other, mine) if behind else operate(mine, other)
-        if not isinstance(other, int | float | Number):
-            return NotImplemented
-        theirs = other.tensor if isinstance(other, Number) else torch.tensor(other)
-        whole = whole and not theirs.is_floating_point() and operate is not operator.truediv
-        one, two = (each.to(torch.int64 if whole else torch.float64) for each in (self.tensor, theirs))
-        return Number(operate(two, one) if behind else operate(one, two))
-
-    return combined
-
-
 def _asked(name: str) -> Callable[..., Any]:
     return lambda self, *given: getattr(self.value(), name)(*given)
 
 
 for each in COMPARISONS:
     setattr(Number, f"__{each}__", _compared(getattr(operator, each)))
-for each in ARITHMETIC:
-    setattr(Number, f"__{each}__", _combined(getattr(operator, each), behind=False))
-    setattr(Number, f"__r{each}__", _combined(getattr(operator, each), behind=True))
 for each in OTHERWISE:
     setattr(Number, each, _asked(each))
